@@ -141,6 +141,12 @@ heddle_status hd_pricer_keep(hd_pricer *p)
     return hd_edge_parts_new(&p->parts, p->mesh, levels.count > 0 ? &levels : NULL);
 }
 
+int hd_pricer_nests(const hd_pricer *p)
+{
+    const hd_levels levels = hd_price_levels(p->machine, p->mesh);
+    return levels.count == 0 || hd_levels_nest(&levels, p->mesh);
+}
+
 heddle_status hd_price_edge(hd_price *out, const hd_pricer *p, const heddle_layout *from, const heddle_layout *to,
                             int is_last)
 {

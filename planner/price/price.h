@@ -31,6 +31,8 @@ typedef struct hd_pricer {
 
 /* Makes the parts, which the caller frees; model, machine and mesh are set. */
 heddle_status hd_pricer_keep(hd_pricer *pricer);
+/* Are ranks that share a host a box of coordinates, at every level? Then edges are priced in closed form. */
+int hd_pricer_nests(const hd_pricer *pricer);
 /* Stage k of the model's list in `layout` by `method`, which may run there. */
 heddle_status hd_price_stage(hd_price *out, const hd_pricer *pricer, int k, const heddle_layout *layout,
                              const hd_method *method);

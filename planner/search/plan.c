@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-enum { DEFAULT_SLACK_PERCENT = 25, STEPS_MAX = 1000000000, NARROW_STATES = 32 };
+static const double STEPS_MAX = 4e9;
+enum { DEFAULT_SLACK_PERCENT = 25, NARROW_STATES = 32, REFINEMENTS = 32, REFINED_RANKS = 128 };
 
 void heddle_plan_options_init(heddle_plan_options *options)
 {
@@ -34,8 +35,8 @@ heddle_status hd_search_options(heddle_plan_options *out, const heddle_plan_opti
     return HEDDLE_OK;
 }
 
-/* Prices of edges between the layouts that stages admit; each takes as long as there are ranks. Where many are the
- * same, or too dear to be looked at, it is less. */
+/* Prices of edges between the layouts that stages admit; each takes as long as there are ranks, or pairs of ranks where
+ * hosts cut across the axes. Where many are the same, or too dear to be looked at, it is less. */
 static heddle_status check_effort(const hd_search *s)
 {
     double steps = 0;
@@ -43,12 +44,13 @@ static heddle_status check_effort(const hd_search *s)
         int next = i + 1 < s->nsteps ? i + 1 : i;
         steps += (double)s->row[s->row_of[i]].nadmitted * s->row[s->row_of[next]].nadmitted;
     }
-    steps *= heddle_mesh_size(&s->mesh);
+    int ranks = heddle_mesh_size(&s->mesh);
+    steps *= hd_pricer_nests(&s->pricer) ? ranks : (double)ranks * ranks;
     if (steps > STEPS_MAX) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED,
                        "%d layouts through %d stages on %d ranks are %.1e steps of search; at most %.0e are taken (use "
                        "fewer mesh axes or fewer stages)",
-                       s->nstates, s->m->nstages, heddle_mesh_size(&s->mesh), steps, (double)STEPS_MAX);
+                       s->nstates, s->m->nstages, ranks, steps, STEPS_MAX);
     }
     return HEDDLE_OK;
 }
@@ -158,7 +160,7 @@ static heddle_status walk_under_cap(hd_walk *out, hd_search *s)
 {
     heddle_status st = HEDDLE_OK;
     int64_t need = 0;
-    HD_TRY(hd_search_walk(out, s));
+    HD_TRY(hd_search_walk(out, s, HD_WALK_TWO));
     const hd_cost best = out->cost;
     if (hd_cost_compare(&best, &hd_cost_none) == 0) {
         goto out;
@@ -167,7 +169,7 @@ static heddle_status walk_under_cap(hd_walk *out, hd_search *s)
     out->cost = out->second = hd_cost_none;
     st = hd_search_labels(out, s);
     if (st == HEDDLE_ERR_UNSUPPORTED && need <= s->cap) {
-        st = hd_search_walk(out, s);
+        st = hd_search_walk(out, s, HD_WALK_TWO);
         out->second = hd_cost_none;
     }
 out:
@@ -227,7 +229,7 @@ static heddle_status drop_hopeless(hd_walk *walk, hd_search *s)
     HD_TRY(hd_alloc(&memory, (size_t)s->nrows, sizeof *nadmitted, "rows of stages"));
     nadmitted = memory;
     st = narrow(s, admitted, nadmitted);
-    st = st == HEDDLE_OK ? hd_search_walk(walk, s) : st;
+    st = st == HEDDLE_OK ? hd_search_walk(walk, s, HD_WALK_TWO) : st;
     widen(s, admitted, nadmitted);
     if (st == HEDDLE_OK && hd_cost_compare(&walk->second, &hd_cost_none) < 0) {
         hd_search_drop_dear(s, &walk->second, 1);
@@ -237,13 +239,37 @@ out:
     return st;
 }
 
-/* Is every walk at least as dear as `bound`? */
-static heddle_status is_hopeless(int *out, hd_search *s, const hd_cost *bound)
+/* Prices the edges of a walk, of which little more than a least cost may be known; *more: one was dearer than that. */
+static heddle_status price_walk(int *more, hd_search *s, const hd_walk *walk)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_priced *edge = NULL;
+    int64_t least = 0;
+    *more = 0;
+    for (int i = 1; i < s->nsteps; i++) {
+        int from = walk->state[i - 1], to = walk->state[i];
+        if (from != to) {
+            HD_TRY(hd_search_edge_least(&least, s, i, from, to));
+            HD_TRY(hd_search_edge_price(&edge, s, i, from, to));
+            *more = *more || edge->cost.part[0] > least;
+        }
+    }
+out:
+    return st;
+}
+
+/* Is every walk at least as dear as `bound`? The best one by what edges cost at least is no dearer than the best one.
+ * Where it is below the bound, its own edges are priced, and it may be another one; that is worth it where a price
+ * takes long, on many ranks. */
+static heddle_status is_hopeless(int *out, hd_walk *room, hd_search *s, const hd_cost *bound)
 {
     heddle_status st = HEDDLE_OK;
     hd_cost floor = hd_search_floor(s);
-    if (hd_cost_compare(&floor, bound) < 0 && s->least != NULL) {
-        HD_TRY(hd_search_walk_floor(&floor, s));
+    int more = s->least != NULL, rounds = 1 + heddle_mesh_size(&s->mesh) / REFINED_RANKS;
+    for (int i = 0; i < rounds && i < REFINEMENTS && more && hd_cost_compare(&floor, bound) < 0; i++) {
+        HD_TRY(i > 0 ? price_walk(&more, s, room) : HEDDLE_OK);
+        HD_TRY(more ? hd_search_walk(room, s, HD_WALK_FLOOR) : HEDDLE_OK);
+        floor = room->cost;
     }
     *out = hd_cost_compare(&floor, bound) >= 0;
 out:
@@ -259,19 +285,19 @@ heddle_status hd_search_run(hd_walk *out, int *found, hd_search *s, const hd_cos
     *out = (hd_walk){.cost = hd_cost_none, .second = hd_cost_none};
     *found = 0;
     HD_TRY(s->aim.objective == HD_OBJECTIVE_MEMORY ? take_least_memory(s) : HEDDLE_OK);
-    HD_TRY(bound != NULL ? is_hopeless(&hopeless, s, bound) : HEDDLE_OK);
-    if (hopeless) {
-        goto out;
-    }
     HD_TRY(hd_alloc(&memory, (size_t)s->nsteps, sizeof *out->state, "a walk"));
     out->state = memory;
     HD_TRY(hd_alloc(&memory, (size_t)s->nsteps, sizeof *out->method, "a walk"));
     out->method = memory;
-    if (s->aim.is_time && s->nstates > 2 * NARROW_STATES && !adds_up(s)) {
+    HD_TRY(bound != NULL ? is_hopeless(&hopeless, out, s, bound) : HEDDLE_OK);
+    if (hopeless) {
+        goto out;
+    }
+    if (bound == NULL && s->aim.is_time && s->nstates > 2 * NARROW_STATES && !adds_up(s)) {
         HD_TRY(drop_hopeless(out, s));
     }
     HD_TRY(check_effort(s));
-    HD_TRY(adds_up(s) ? walk_under_cap(out, s) : hd_search_walk(out, s));
+    HD_TRY(adds_up(s) ? walk_under_cap(out, s) : hd_search_walk(out, s, bound != NULL ? HD_WALK_BEST : HD_WALK_TWO));
     *found = hd_cost_compare(&out->cost, &hd_cost_none) < 0;
     if (!*found) {
         HD_TRY(hd_search_least_need(&least, s));

@@ -135,8 +135,14 @@ typedef struct hd_search {
 typedef struct hd_walk {
     int16_t *state; /* [nsteps] */
     const hd_method **method;
-    hd_cost cost, second; /* of this walk, and of the next best one; hd_cost_none: there is no other */
+    hd_cost cost, second; /* of this walk, and of the next best one; hd_cost_none: none, or not looked for */
 } hd_walk;
+
+typedef enum hd_walk_kind {
+    HD_WALK_TWO,  /* the best one, and the cost of the next best */
+    HD_WALK_BEST, /* faster: that one alone */
+    HD_WALK_FLOOR /* faster still: every edge at what is known of it to cost at least */
+} hd_walk_kind;
 
 /* states.c */
 heddle_status hd_search_states(hd_search *search);
@@ -176,9 +182,7 @@ heddle_status hd_search_need(int64_t *out, hd_search *search, const hd_walk *wal
 heddle_status hd_search_refuse_memory(const hd_search *search, int64_t least);
 
 /* walk.c: the best walk where nothing adds up but costs; labels.c: where kept bytes do, too. */
-heddle_status hd_search_walk(hd_walk *out, hd_search *search);
-/* A cost that no walk is below, by what edges cost at least: dearer to find than hd_search_floor, and nearer. */
-heddle_status hd_search_walk_floor(hd_cost *out, hd_search *search);
+heddle_status hd_search_walk(hd_walk *out, hd_search *search, hd_walk_kind kind);
 heddle_status hd_search_labels(hd_walk *out, hd_search *search);
 
 /* bound.c: a cost that no walk is below. */
@@ -192,7 +196,8 @@ heddle_status hd_search_options(heddle_plan_options *out, const heddle_plan_opti
 heddle_status hd_search_open(hd_search *out, const heddle_model *model, const heddle_mesh *mesh,
                              const heddle_plan_options *options, hd_prices *prices);
 void hd_search_close(hd_search *search);
-/* bound: walks that are not below it are of no use; *found is 0 then. NULL: none. */
+/* bound: walks that are not below it are of no use; *found is 0 then. With one no next best walk is looked for. NULL:
+ * none. */
 heddle_status hd_search_run(hd_walk *out, int *found, hd_search *search, const hd_cost *bound);
 void hd_walk_free(hd_walk *walk);
 

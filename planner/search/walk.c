@@ -25,7 +25,7 @@ typedef struct hd_candidate {
 
 typedef struct walker {
     hd_search *s;
-    int is_floor;        /* edges at what they cost at least, and no next best walk */
+    hd_walk_kind kind;
     hd_to_end *history;  /* [HISTORY][nstates] before the first stage of a repetition, counted from the last one */
     hd_to_end *here;     /* [nstates] of this step */
     hd_to_end *behind;   /* [nstates] of the step behind */
@@ -61,7 +61,7 @@ static int goes_first(int a, int b, int state)
 /* What another way must not cost more than, to be looked at. */
 static const hd_cost *worst(const walker *w, const hd_to_end *found)
 {
-    return w->is_floor ? &found->best : &found->second;
+    return w->kind == HD_WALK_TWO ? &found->second : &found->best;
 }
 
 /* One more way to go on from `state`: to `next`. The first part of an edge's cost is looked at alone where it rules the
@@ -80,7 +80,7 @@ static heddle_status consider(hd_to_end *out, int *choice, const walker *w, int 
             return HEDDLE_OK;
         }
     }
-    if (next != state && w->is_floor) {
+    if (next != state && w->kind == HD_WALK_FLOOR) {
         total.best.part[0] = hd_add_saturated(least, behind->best.part[0]);
     } else if (next != state) {
         HD_TRY(hd_search_edge_price(&edge, s, step + 1, state, next));
@@ -356,44 +356,24 @@ out:
     return st;
 }
 
-static void walker_close(walker *w)
-{
-    for (int i = 0; w->choice != NULL && i < w->s->m->repeat; i++) {
-        hd_free(w->choice[i]);
-    }
-    HD_FREE_ALL(w->history, w->here, w->behind, w->order, w->choice);
-}
-
-heddle_status hd_search_walk(hd_walk *out, hd_search *s)
+heddle_status hd_search_walk(hd_walk *out, hd_search *s, hd_walk_kind kind)
 {
     heddle_status st = HEDDLE_OK;
-    walker w = {.s = s};
+    walker w = {.s = s, .kind = kind};
     hd_to_end total;
     int state = 0;
     HD_TRY(walker_open(&w));
     HD_TRY(walk_repetitions(&w));
     HD_TRY(begin(&total, &state, &w));
     out->cost = state >= 0 ? total.best : hd_cost_none;
-    out->second = total.second;
+    out->second = kind == HD_WALK_TWO ? total.second : hd_cost_none;
     if (state >= 0) {
         follow(out, &w, state);
     }
 out:
-    walker_close(&w);
-    return st;
-}
-
-heddle_status hd_search_walk_floor(hd_cost *out, hd_search *s)
-{
-    heddle_status st = HEDDLE_OK;
-    walker w = {.s = s, .is_floor = 1};
-    hd_to_end total;
-    int state = 0;
-    HD_TRY(walker_open(&w));
-    HD_TRY(walk_repetitions(&w));
-    HD_TRY(begin(&total, &state, &w));
-    *out = total.best;
-out:
-    walker_close(&w);
+    for (int i = 0; w.choice != NULL && i < s->m->repeat; i++) {
+        hd_free(w.choice[i]);
+    }
+    HD_FREE_ALL(w.history, w.here, w.behind, w.order, w.choice);
     return st;
 }
