@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # What README.md and docs/*.md name is there: paths, files, headers, tests, functions and constants, commands and their
-# options, links; what they show of a command (`    $ build/heddle ...`) is what it prints, and their pictures are what
-# their scripts draw. Not docs/decisions and CHANGELOG.md, which also speak of what is no more.
+# options, links. Lines for the reader to copy run; what they show of a command (`    $ build/heddle ...`) is what it
+# prints, and their pictures are what their scripts draw. Not docs/decisions and CHANGELOG.md, which also speak of what is
+# no more.
 set -u
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 cd "$HEDDLE_SOURCE" || exit 1
 command -v python3 >/dev/null || skip_test python "no Python"
 exec python3 - "${HEDDLE:?}" <<'PY'
-import glob, os, re, shlex, subprocess, sys
+import glob, os, re, shlex, subprocess, sys, tempfile
 
-heddle = sys.argv[1]
+heddle = os.path.abspath(sys.argv[1])
 problems = []
 tree = subprocess.run(["git", "ls-files"], capture_output=True, text=True).stdout.split()
 if not tree:  # an unpacked archive
@@ -94,6 +95,18 @@ def check_shown(name, text):
             problems.append(f"{name}: heddle {found[1]} prints something else")
 
 
+# Every line that a reader may copy, in the order of the page, where nothing is measured and no model runs.
+def run_lines(name, text):
+    with tempfile.TemporaryDirectory() as folder:
+        os.symlink(os.path.abspath("examples"), os.path.join(folder, "examples"))
+        for line in re.findall(r"^    build/heddle ((?:.*\\\n)*.*)$", text, re.M):
+            words = shlex.split(line.replace("\\\n", " "), comments=True)
+            if words[0] not in ("run", "bench", "calibrate"):
+                run = subprocess.run([heddle, *words], capture_output=True, text=True, cwd=folder, timeout=60)
+                if run.returncode not in (0, 77):  # no such device here
+                    problems.append(f"{name}: heddle {line} ends with {run.returncode}: {run.stderr.strip()}")
+
+
 for script in glob.glob("docs/pictures/*.py"):
     drawn = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
     if drawn.returncode != 0:
@@ -105,6 +118,7 @@ for name in documents:
     fenced, held = False, ""
     text = open(name).read()
     check_shown(name, text)
+    run_lines(name, text)
     own = set(re.findall(r"^/\* ([\w.]+): ", text, re.M))  # what its examples write themselves
     own |= set(re.findall(r"^(?:static |const )*[\w ]+[ *](\w+)(?: = \{|\(.*\)$)", text, re.M))
     for number, line in enumerate(text.split("\n"), 1):
