@@ -166,6 +166,7 @@ heddle_status hd_share_make(hd_share *out, const hd_pricer *p, int k, const hedd
         return HEDDLE_OK;
     }
     HD_TRY(hd_method_group_make(&out->group, shape, p->mesh, layout, &mixes));
+    out->group.forward_only = !p->backward;
     if (out->group.n == 1 || out->group.rows_before == NULL) {
         int64_t length = 1;
         for (int d = 0; d < shape->ndim - 1; d++) {

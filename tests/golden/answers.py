@@ -136,6 +136,15 @@ def counts():
         need(f"switches of {model}", plan["schedule"]["switches"] == switches, plan["schedule"]["switches"])
 
 
+def inference_holds_no_backward():
+    """Of a ring without a backward: q, k, v, o and what the stage makes, the blocks in flight, a float per row."""
+    words = ["hunyuanvideo", "--mesh", "sp=16", "--method", "*=ring", *TWO]
+    rows, channels, heads = -(-118806 // 16), 3072, 24
+    most = rows * channels * (14 + 8 + 8) + 2 * rows * heads * 4
+    held = ask("memory", *words)["workspace"]
+    need("work space of inference", 0 < held <= most * 1.05, (held, most))
+
+
 for check in (
     ranks_that_do_not_divide,
     bytes_say_what_the_slack_left_out,
@@ -146,6 +155,7 @@ for check in (
     ends_apart,
     steady_state,
     counts,
+    inference_holds_no_backward,
 ):
     check()
 sys.exit(failed)
