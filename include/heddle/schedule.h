@@ -30,7 +30,7 @@ typedef struct heddle_schedule_info {
     double value;       /* of the objective: seconds, bytes */
     double lower_bound; /* that no schedule can be below, proven without a search */
     double runner_up;   /* value of the best schedule that differs in a layout or method of some stage */
-    double predicted_s; /* of a pass; 0 without a machine */
+    double predicted_s; /* of a pass, with a way back the sums of gradients, too; 0 without a machine */
 } heddle_schedule_info;
 
 typedef struct heddle_schedule_stage {

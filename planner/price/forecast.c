@@ -164,24 +164,6 @@ static heddle_status hold_all(heddle_forecast *f, const hd_pricer *p)
     return st;
 }
 
-/* Every rank adds up the gradients of its copy of the weights with all others'. */
-static double reduce_s(const hd_pricer *p)
-{
-    const hd_levels levels = hd_price_levels(p->machine, p->mesh);
-    int ranks = heddle_mesh_size(p->mesh);
-    hd_link_bytes link[HEDDLE_MACHINE_LINKS] = {{0, 0, 0}};
-    int64_t part = (p->model->nweights + ranks - 1) / ranks;
-    if (!p->backward || ranks == 1 || p->model->weights_sharded) {
-        return 0;
-    }
-    for (int l = 0; l < levels.count; l++) {
-        int peers = levels.within[l] - (l > 0 ? levels.within[l - 1] : 1);
-        link[l].sent_max = link[l].received_max = hd_saturated((__int128)part * 4 * peers);
-    }
-    return seconds(hd_add_saturated(hd_price_exchange(p, HD_EXCHANGE_REDUCE_SCATTER, ranks, link, 1),
-                                    hd_price_exchange(p, HD_EXCHANGE_ALL_GATHER, ranks, link, 1)));
-}
-
 static heddle_status add_up(heddle_forecast *f, hd_pricer *p, const heddle_schedule *s)
 {
     heddle_status st = HEDDLE_OK;
@@ -193,7 +175,7 @@ static heddle_status add_up(heddle_forecast *f, hd_pricer *p, const heddle_sched
             add_step(f, &f->stage[i]);
         }
     }
-    f->info.transfer_s += reduce_s(p);
+    f->info.transfer_s += seconds(hd_price_gradients_ps(p));
     f->info.time_s = f->info.compute_s + f->info.transfer_s - f->info.hidden_s;
     f->info.serial_s =
         hd_machine_work_s(p->machine, HD_WORK_PRODUCT, m->dtype, (double)m->serial_flops,

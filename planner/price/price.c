@@ -45,6 +45,24 @@ static void gather_weights(hd_price *out, const hd_pricer *p, int k)
     }
 }
 
+/* Every rank adds up the gradients of its copy of the weights with all others'. */
+int64_t hd_price_gradients_ps(const hd_pricer *p)
+{
+    const hd_levels levels = hd_price_levels(p->machine, p->mesh);
+    int ranks = heddle_mesh_size(p->mesh);
+    hd_link_bytes link[HEDDLE_MACHINE_LINKS] = {{0, 0, 0}};
+    int64_t part = (p->model->nweights + ranks - 1) / ranks;
+    if (!p->backward || ranks == 1 || p->model->weights_sharded || p->machine == NULL) {
+        return 0;
+    }
+    for (int l = 0; l < levels.count; l++) {
+        int peers = levels.within[l] - (l > 0 ? levels.within[l - 1] : 1);
+        link[l].sent_max = link[l].received_max = hd_saturated((__int128)part * 4 * peers);
+    }
+    return hd_add_saturated(hd_price_exchange(p, HD_EXCHANGE_REDUCE_SCATTER, ranks, link, 1),
+                            hd_price_exchange(p, HD_EXCHANGE_ALL_GATHER, ranks, link, 1));
+}
+
 heddle_status hd_price_stage(hd_price *out, const hd_pricer *p, int k, const heddle_layout *layout,
                              const hd_method *method)
 {

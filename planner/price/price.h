@@ -39,6 +39,9 @@ heddle_status hd_price_stage(hd_price *out, const hd_pricer *pricer, int k, cons
 /* is_last: the edge behind the last stage, whose gradient is another one (hd_edge_backward_cost_of). */
 heddle_status hd_price_edge(hd_price *out, const hd_pricer *pricer, const heddle_layout *from, const heddle_layout *to,
                             int is_last);
+/* Picoseconds in which the ranks add up the gradients of whole weights; 0 without backward, machine or other ranks. The
+ * number of ranks alone decides. */
+int64_t hd_price_gradients_ps(const hd_pricer *pricer);
 /* Bytes of a rank that do not depend on the schedule: weights, and with backward gradients and optimiser state. */
 heddle_status hd_price_resident(int64_t *bytes, const hd_pricer *pricer);
 /* Text and conditioning of the samples, which every rank holds all the time. */

@@ -124,7 +124,7 @@ heddle_status hd_search_lower_bound(double *out, hd_search *s)
         HD_TRY(forced_moves(&moves, s));
         floor.part[0] = hd_add_saturated(floor.part[0], moves);
     }
-    *out = hd_aim_value(&s->aim, &floor, heddle_mesh_size(&s->mesh));
+    *out = hd_search_value(s, &floor);
 out:
     return st;
 }

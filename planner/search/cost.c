@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-enum { PICOSECONDS = 1000000000 }; /* of a millisecond */
-
 const char *const hd_objective_names[HD_OBJECTIVES] = {[HD_OBJECTIVE_BYTES] = "bytes",
                                                        [HD_OBJECTIVE_TIME] = "time",
                                                        [HD_OBJECTIVE_SLOW_BYTES] = "slow-bytes",
@@ -90,14 +88,4 @@ hd_cost hd_aim_cost(const hd_aim *aim, const hd_price *price, const hd_extras *x
         return (hd_cost){{slow, moved->bytes_per_rank_max, moved->bytes_total, x->methods, x->switches, x->elems}};
     }
     return (hd_cost){{moved->bytes_per_rank_max, moved->bytes_total, x->methods, x->switches, x->elems, slow}};
-}
-
-double hd_aim_value(const hd_aim *aim, const hd_cost *cost, int nranks)
-{
-    double first = (double)cost->part[0];
-    if (!aim->is_time) {
-        return first;
-    }
-    first = first / PICOSECONDS / 1000;
-    return aim->objective == HD_OBJECTIVE_GPU_SECONDS ? first * nranks : first;
 }

@@ -98,6 +98,7 @@ heddle_status hd_search_open(hd_search *s, const heddle_model *model, const hedd
     s->pricer = (hd_pricer){
         .model = model, .machine = o->machine, .mesh = &s->mesh, .backward = o->backward, .recompute = o->recompute};
     HD_TRY(hd_aim_read(&s->aim, o, heddle_mesh_size(mesh)));
+    s->always_ps = s->aim.is_time ? hd_price_gradients_ps(&s->pricer) : 0;
     HD_TRY(hd_search_states(s));
     HD_TRY(read_ends(s, o));
     HD_TRY(hd_search_methods(s, o->methods));

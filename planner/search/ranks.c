@@ -35,7 +35,7 @@ static int nests(const heddle_machine_info *machine, int64_t ranks)
 static hd_cost scaled(const hd_search *s, const hd_cost *cost, int ranks)
 {
     hd_cost whole = *cost;
-    __int128 product = (__int128)cost->part[0] * ranks;
+    __int128 product = (cost->part[0] + (__int128)s->always_ps) * ranks;
     if (s->aim.objective == HD_OBJECTIVE_GPU_SECONDS) {
         whole.part[0] = product > INT64_MAX ? INT64_MAX : (int64_t)product;
     }
@@ -46,7 +46,7 @@ static hd_cost unscaled(const best_mesh *b, const hd_search *s, int ranks)
 {
     hd_cost bound = b->cost;
     if (s->aim.objective == HD_OBJECTIVE_GPU_SECONDS && bound.part[0] < INT64_MAX) {
-        bound.part[0] = bound.part[0] / ranks + 1;
+        bound.part[0] = bound.part[0] / ranks + 1 - s->always_ps;
     }
     return bound;
 }

@@ -45,8 +45,6 @@ typedef struct hd_aim {
 
 heddle_status hd_aim_read(hd_aim *out, const heddle_plan_options *options, int nranks);
 hd_cost hd_aim_cost(const hd_aim *aim, const hd_price *price, const hd_extras *extras);
-/* The objective's value of a whole plan: seconds or bytes. */
-double hd_aim_value(const hd_aim *aim, const hd_cost *cost, int nranks);
 
 /* --- prices, each computed once (prices.c) ------------------------------------------------------------------------ */
 
@@ -109,6 +107,7 @@ typedef struct hd_search {
     hd_pricer pricer;
     hd_aim aim;
     int slack_percent, max_waste_percent;
+    int64_t always_ps;        /* of every walk: sums of gradients, where the objective is seconds */
     int64_t resident, cap;    /* bytes of a rank before any stage; that a rank may have besides, INT64_MAX: no limit */
     int nstates;              /* layouts that stages may be in */
     int nlayouts;             /* those, then the prologue's and the epilogue's */
@@ -201,7 +200,8 @@ void hd_search_close(hd_search *search);
 heddle_status hd_search_run(hd_walk *out, int *found, hd_search *search, const hd_cost *bound);
 void hd_walk_free(hd_walk *walk);
 
-/* write_down.c */
+/* write_down.c: the objective's value of a whole plan: seconds or bytes. */
+double hd_search_value(const hd_search *search, const hd_cost *cost);
 heddle_status hd_search_write_down(heddle_schedule **out, hd_search *search, const hd_walk *walk);
 
 #endif

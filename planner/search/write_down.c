@@ -52,11 +52,24 @@ static heddle_status set_note(heddle_schedule *schedule, const hd_search *s)
     return hd_schedule_set_note(schedule, note);
 }
 
+static double seconds(int64_t picoseconds)
+{
+    return (double)picoseconds / 1e12;
+}
+
+double hd_search_value(const hd_search *s, const hd_cost *cost)
+{
+    if (!s->aim.is_time) {
+        return (double)cost->part[0];
+    }
+    double value = seconds(hd_add_saturated(cost->part[0], s->always_ps));
+    return s->aim.objective == HD_OBJECTIVE_GPU_SECONDS ? value * heddle_mesh_size(&s->mesh) : value;
+}
+
 /* A plan's value, what no plan is below, and the next best: of the objective; of memory by the peak. */
 static heddle_status set_certificate(heddle_schedule *schedule, hd_search *s, const hd_walk *walk)
 {
     heddle_status st = HEDDLE_OK;
-    int nranks = heddle_mesh_size(&s->mesh);
     int has_second = hd_cost_compare(&walk->second, &hd_cost_none) < 0;
     HD_TRY(hd_strdup(&schedule->objective, hd_objective_names[s->aim.objective]));
     if (s->aim.objective == HD_OBJECTIVE_MEMORY) {
@@ -65,23 +78,18 @@ static heddle_status set_certificate(heddle_schedule *schedule, hd_search *s, co
         schedule->runner_up = has_second ? schedule->value : 0;
         goto out;
     }
-    schedule->value = hd_aim_value(&s->aim, &walk->cost, nranks);
-    schedule->runner_up = has_second ? hd_aim_value(&s->aim, &walk->second, nranks) : 0;
+    schedule->value = hd_search_value(s, &walk->cost);
+    schedule->runner_up = has_second ? hd_search_value(s, &walk->second) : 0;
     HD_TRY(hd_search_lower_bound(&schedule->lower_bound, s));
 out:
     return st;
-}
-
-static double seconds(int64_t picoseconds)
-{
-    return (double)picoseconds / 1e12;
 }
 
 /* What each stage and edge takes, where a machine says so. */
 static heddle_status predict(heddle_schedule *schedule, hd_search *s, const hd_walk *walk)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t sum = 0;
+    int64_t sum = hd_price_gradients_ps(&s->pricer);
     if (s->pricer.machine == NULL) {
         return HEDDLE_OK;
     }

@@ -136,6 +136,21 @@ def counts():
         need(f"switches of {model}", plan["schedule"]["switches"] == switches, plan["schedule"]["switches"])
 
 
+def training_counts_the_sums_of_gradients():
+    """The objective's seconds are the forecast's, and those that a schedule says."""
+    for model in ("stdit3-xl2", "latte-xl2", "transnormerllm-1b"):
+        for options in ([], ["--training"]):
+            for ranks in (["-n", "8"], ["--mesh", "sp=6"]):
+                plan = ask("plan", model, *ranks, *TWO, *options)
+                for other in (plan["objective"]["value"], plan["schedule"]["predicted_s"]):
+                    same = abs(plan["time_s"] - other) <= 1e-9 * plan["time_s"]
+                    need(f"{model} {ranks} {options}: seconds", same, (plan["time_s"], other))
+    fits = ["--training", "--memory", "27G"]
+    plan = ask("plan", "stdit3-xl2", "-n", "8", *TWO, *fits, "--objective", "gpu-seconds")
+    ratio = plan["objective"]["value"] / plan["time_s"]
+    need("seconds of whole ranks", abs(ratio - round(ratio)) < 1e-9 and round(ratio) > 1, ratio)
+
+
 def inference_holds_no_backward():
     """Of a ring without a backward: q, k, v, o and what the stage makes, the blocks in flight, a float per row."""
     words = ["hunyuanvideo", "--mesh", "sp=16", "--method", "*=ring", *TWO]
@@ -155,6 +170,7 @@ for check in (
     ends_apart,
     steady_state,
     counts,
+    training_counts_the_sums_of_gradients,
     inference_holds_no_backward,
 ):
     check()

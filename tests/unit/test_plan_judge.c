@@ -174,7 +174,7 @@ static void judge_all(judge *j)
 
 static double value_of(const judge *j, sum cost)
 {
-    return j->is_time ? (double)cost.part[0] / 1e12 : (double)cost.part[0];
+    return j->is_time ? (double)(cost.part[0] + hd_price_gradients_ps(&j->pricer)) / 1e12 : (double)cost.part[0];
 }
 
 /* Last digits may be lost on the way through a double. */
