@@ -1,5 +1,6 @@
 /* Opening and ending what the wire nccl needs. */
 #include "runtime/comm/device_messages.h"
+#include "runtime/device/enqueued.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -42,7 +43,8 @@ out:
 typedef struct greeting {
     hd_comm_letters letters;
     heddle_stream stream;
-    void *words, *event;
+    void *words;
+    hd_enqueued enqueued;
 } greeting;
 
 /* Half of the deadline: who waits for a rank that has failed comes to where they agree before that one's patience ends.
@@ -62,7 +64,7 @@ static heddle_status prepare(greeting *g, hd_comm_mail *mail)
     hd_comm_letters *l = &g->letters;
     HD_TRY(library->alloc(&g->words, device, (size_t)(root->size + 1) * WORD_BYTES));
     HD_TRY(library->stream_create(&g->stream, device));
-    HD_TRY(library->event_create(&g->event, device));
+    HD_TRY(hd_enqueued_open(&g->enqueued, mail->device));
     HD_TRY(hd_alloc((void **)&l->send, (size_t)root->size, sizeof *l->send, "messages between devices"));
     HD_TRY(hd_alloc((void **)&l->recv, (size_t)root->size, sizeof *l->recv, "messages between devices"));
     for (int r = 0; r < root->size; r++) {
@@ -85,12 +87,12 @@ static heddle_status look(void *arg)
     return st == HEDDLE_OK ? hd_comm_check(mail->root) : st;
 }
 
-static heddle_status await(hd_comm_mail *mail, void *event)
+static heddle_status await(hd_comm_mail *mail, hd_enqueued *enqueued)
 {
     heddle_status st = HEDDLE_OK;
     int64_t deadline_ns = hd_comm_deadline_ns(mail->root, patience_ms(mail));
     int done = 0;
-    HD_TRY(hd_device_await(&done, mail->device, event, deadline_ns, look, mail));
+    HD_TRY(hd_enqueued_await(&done, enqueued, deadline_ns, look, mail));
     if (!done) {
         return hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: the first messages between devices did not come",
                        mail->root->rank);
@@ -100,13 +102,13 @@ out:
     return st;
 }
 
-static heddle_status greet(const greeting *g, hd_comm_mail *mail)
+static heddle_status greet(greeting *g, hd_comm_mail *mail)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(g->letters.nsends > 0 ? hd_comm_mail_begin(mail, &g->letters, g->stream) : HEDDLE_OK);
     HD_TRY(hd_comm_mail_settle(mail, patience_ms(mail), "the first exchange between devices"));
-    HD_TRY(mail->device->library->event_record(g->event, mail->device->number, g->stream));
-    HD_TRY(await(mail, g->event));
+    HD_TRY(hd_enqueued_end(&g->enqueued, g->stream, HEDDLE_OK));
+    HD_TRY(await(mail, &g->enqueued));
     st = hd_comm_mail_start_watch(mail);
 out:
     return st;
@@ -115,7 +117,7 @@ out:
 static void end_greeting(greeting *g, const hd_comm_mail *mail, int has_failed)
 {
     const heddle_device *library = mail->device->library;
-    library->event_destroy(g->event, mail->device->number);
+    hd_enqueued_close(&g->enqueued);
     library->stream_destroy(g->stream, mail->device->number);
     if (!has_failed || mail->root->lent == NULL) { /* what a lender has to end may still come */
         library->free(g->words, mail->device->number);

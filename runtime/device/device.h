@@ -54,13 +54,6 @@ enum { HD_DEVICE_PAGE_BYTES = 4096 };
 heddle_status hd_device_page(hd_device *device, void **out);
 void hd_device_page_back(hd_device *device, void *page);
 
-/* Every wait of a thread for a device. Until the event has happened (*done 1), `look`, which is asked between looks at
- * the event and may be NULL, fails, or the time is over (*done 0: the caller says what was late). Errors: the device's,
- * and look's; *done is 0 then. */
-typedef heddle_status (*hd_device_look_fn)(void *arg);
-heddle_status hd_device_await(int *done, const hd_device *device, void *event, int64_t deadline_ns,
-                              hd_device_look_fn look, void *arg);
-
 /* Does [memory, ...) lie where it should? 0 when it does. */
 typedef enum hd_stray { HD_STRAY_NOT, HD_STRAY_HOST, HD_STRAY_DEVICE } hd_stray;
 /* device NULL: nobody knows of any. space: where it should lie; on the device that is `device`, not on another one. */

@@ -2,6 +2,7 @@
  * switched there and copied back, in the order of the stream, and the rank waits for the last copy. */
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
+#include "runtime/device/enqueued.h"
 #include "runtime/layout/algebra.h"
 #include "runtime/model/executor_internal.h"
 
@@ -16,9 +17,7 @@ struct hd_executor_device {
     void *host, *there; /* parts that blocks work on, and that are switched */
     size_t host_bytes, there_bytes;
     int is_pinned;
-    void *event;
-    heddle_stream stream; /* of the copies */
-    int is_under_way;     /* some may be */
+    hd_enqueued copies;
 };
 
 /* --- copies ------------------------------------------------------------------------------------------------------- */
@@ -29,8 +28,8 @@ static heddle_status copy(hd_executor_device *d, void *dst, const void *src, siz
     if (bytes == 0) {
         return HEDDLE_OK;
     }
-    d->stream = stream;
-    d->is_under_way = 1;
+    hd_enqueued_begin(&d->copies);
+    d->copies.stream = stream;
     return d->device->library->copy(dst, run_bytes, src, run_bytes, run_bytes, 1, d->device->number, stream);
 }
 
@@ -39,20 +38,19 @@ static heddle_status look(void *comm)
     return heddle_comm_poll(comm);
 }
 
-/* Until the stream is through. ask: as hd_device_await has it, for the communicator. */
+/* Until the stream is through. ask: as hd_enqueued_await has it, for the communicator. */
 static heddle_status settle(hd_executor_device *d, hd_device_look_fn ask)
 {
     heddle_status st;
     int done = 0;
     const int64_t deadline_ns = hd_comm_deadline_ns(d->comm, 0) + GRACE_NS;
-    HD_TRY(d->device->library->event_record(d->event, d->device->number, d->stream));
-    HD_TRY(hd_device_await(&done, d->device, d->event, deadline_ns, ask, d->comm));
+    HD_TRY(hd_enqueued_end(&d->copies, d->copies.stream, HEDDLE_OK));
+    HD_TRY(hd_enqueued_await(&done, &d->copies, deadline_ns, ask, d->comm));
     if (!done) {
         return hd_fail(HEDDLE_ERR_TIMEOUT,
                        "rank %d: the stream of device %s did not come to the end of a switch before the deadline",
                        hd_comm_rank_name(d->comm, heddle_comm_rank(d->comm)), d->device->name);
     }
-    d->is_under_way = 0;
     st = ask != NULL ? ask(d->comm) : HEDDLE_OK; /* what failed has ended, too */
 out:
     return st;
@@ -116,7 +114,7 @@ heddle_status hd_executor_device_make(heddle_executor *e)
     d->host_bytes = bytes;
     /* It works without, only slower. */
     d->is_pinned = d->device->library->pin(d->host, bytes, d->device->number) == HEDDLE_OK;
-    HD_TRY(d->device->library->event_create(&d->event, d->device->number));
+    HD_TRY(hd_enqueued_open(&d->copies, d->device));
 out:
     return st;
 }
@@ -125,7 +123,7 @@ out:
 static int has_ended(hd_executor_device *d)
 {
     const hd_sentence why = hd_sentence_keep();
-    return hd_sentence_say(&why, d->is_under_way ? settle(d, NULL) : HEDDLE_OK) == HEDDLE_OK;
+    return hd_sentence_say(&why, d->copies.mark != 0 ? settle(d, NULL) : HEDDLE_OK) == HEDDLE_OK;
 }
 
 void hd_executor_device_free(hd_executor_device *d)
@@ -140,7 +138,7 @@ void hd_executor_device_free(hd_executor_device *d)
         heddle_buffer_free(d->comm, d->host);
         heddle_buffer_free(d->comm, d->there);
     }
-    d->device->library->event_destroy(d->event, d->device->number);
+    hd_enqueued_close(&d->copies);
     hd_free(d);
 }
 
@@ -203,7 +201,7 @@ static heddle_status bring_back(heddle_tensor *x, size_t *copied, heddle_executo
                        d->host_bytes);
     }
     HD_TRY(copy(d, d->host, there->data, bytes, stream));
-    d->stream = stream; /* nothing to copy: there is the switch all the same */
+    d->copies.stream = stream; /* nothing to copy: there is the switch all the same */
     HD_TRY(settle(d, look));
     *copied = bytes;
     *x = *there;

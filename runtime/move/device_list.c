@@ -1,5 +1,6 @@
 /* Copies within a device's memory as lists of boxes, each carried out by one launch. */
 #include "runtime/move/device_list.h"
+#include "runtime/device/enqueued.h"
 
 #include <string.h>
 
@@ -71,18 +72,18 @@ static heddle_status upload(hd_device_list *list, int64_t deadline_ns)
     const heddle_device *library = list->device->library;
     int device = list->device->number, done = 0;
     heddle_stream stream = NULL;
-    void *event = NULL;
+    hd_enqueued copied = {0};
     HD_TRY(library->stream_create(&stream, device));
-    HD_TRY(library->event_create(&event, device));
+    HD_TRY(hd_enqueued_open(&copied, list->device));
     HD_TRY(library->copy(list->on_device, 0, list->list, 0, list->bytes, 1, device, stream));
-    HD_TRY(library->event_record(event, device, stream));
-    HD_TRY(hd_device_await(&done, list->device, event, deadline_ns, NULL, NULL));
+    HD_TRY(hd_enqueued_end(&copied, stream, HEDDLE_OK));
+    HD_TRY(hd_enqueued_await(&done, &copied, deadline_ns, NULL, NULL));
     if (!done) {
         st = hd_fail(HEDDLE_ERR_TIMEOUT, "device %s did not come to a copy of %lld bytes before the deadline",
                      list->device->name, (long long)list->bytes);
     }
 out:
-    library->event_destroy(event, device);
+    hd_enqueued_close(&copied);
     library->stream_destroy(stream, device);
     return st;
 }

@@ -5,7 +5,6 @@
 
 static const int64_t GRACE_NS = 1000000000; /* of the host behind the device's own deadlines */
 static const int64_t END_NS = 3000000000;   /* for launches that move nothing any more */
-enum { MOST_ERRORS = 3 /* in a wait */ };
 
 /* --- what went wrong ---------------------------------------------------------------------------------------------- */
 
@@ -45,70 +44,11 @@ heddle_status hd_push_look(void *arg)
 
 /* --- ends --------------------------------------------------------------------------------------------------------- */
 
-/* Whoever frees memory that peers store to after somebody has given up waits until nothing is under way
- * (hd_comm_quiesce_devices). So this is said before anything is enqueued, and behind it the alarm is looked at. */
-static void set_under_way(hd_push *p)
-{
-    p->last_mark += 2;
-    if (atomic_exchange(&p->mark, p->last_mark - 1) == 0) {
-        atomic_fetch_add(p->view.on_device, 1);
-    }
-}
-
-static int is_under_way(const hd_push *p)
-{
-    return atomic_load(&p->mark) != 0;
-}
-
-static void set_over(hd_push *p)
-{
-    if (atomic_exchange(&p->mark, 0) != 0) {
-        atomic_fetch_sub(p->view.on_device, 1);
-    }
-}
-
-/* From now on the event says when it is over. */
-static void set_recorded(hd_push *p, heddle_status recorded)
-{
-    p->is_unrecorded = recorded != HEDDLE_OK;
-    if (!p->is_unrecorded) {
-        atomic_store(&p->mark, p->last_mark);
-    }
-}
-
-/* Peers wait for the mark, and this rank's own thread may be busy with something else for long. Each execution has
- * another mark, so that what the event says is never taken for a later one. */
+/* Peers wait for the mark, and this rank's own thread may be busy with something else for long. */
 void hd_push_look_beside(void *arg)
 {
     hd_push *p = arg;
-    uint64_t mark = atomic_load(&p->mark);
-    int done = 0;
-    if (mark == 0 || mark % 2 != 0) {
-        return;
-    }
-    heddle_status st = p->device->library->event_test(p->ended, p->device->number, &done);
-    if (st == HEDDLE_OK && done && atomic_compare_exchange_strong(&p->mark, &mark, 0)) {
-        atomic_fetch_sub(p->view.on_device, 1);
-    }
-}
-
-/* Where the event could not be recorded that is made up for before anybody asks for it. */
-static heddle_status record_end(hd_push *p)
-{
-    if (!p->is_unrecorded) {
-        return HEDDLE_OK;
-    }
-    heddle_status st = p->device->library->event_record(p->ended, p->device->number, p->last);
-    set_recorded(p, st);
-    return st;
-}
-
-/* Is what was enqueued over by then? look: as hd_device_await has it, for p. */
-static heddle_status await(int *done, hd_push *p, int64_t deadline_ns, hd_device_look_fn look)
-{
-    *done = !is_under_way(p);
-    heddle_status st = *done ? HEDDLE_OK : record_end(p);
-    return st == HEDDLE_OK && !*done ? hd_device_await(done, p->device, p->ended, deadline_ns, look, p) : st;
+    hd_enqueued_look_beside(&p->ended);
 }
 
 /* Of what is enqueued, however it goes: launches end by the device's own deadlines, and at once after an abort. A
@@ -117,14 +57,7 @@ static int await_end(hd_push *p)
 {
     const int64_t deadline_ns =
         p->broken == HEDDLE_OK ? hd_comm_deadline_ns(p->comm, p->spec.deadline_ms) + GRACE_NS : hd_now_ns() + END_NS;
-    int done = 0;
-    for (int errors = 0; errors < MOST_ERRORS && await(&done, p, deadline_ns, NULL) != HEDDLE_OK; errors++) {
-        hd_nap(errors);
-    }
-    if (done) {
-        set_over(p);
-    }
-    return done;
+    return hd_enqueued_has_ended(&p->ended, deadline_ns);
 }
 
 /* Gives up. src and dst are the caller's again, unless the sentence says otherwise: this rank's launches have come to
@@ -142,14 +75,7 @@ static heddle_status fail_with(hd_push *p, heddle_status st)
 heddle_status hd_push_test(hd_push *p, int *done)
 {
     heddle_status st = HEDDLE_OK;
-    *done = 1;
-    if (is_under_way(p)) {
-        HD_TRY(record_end(p));
-        HD_TRY(p->device->library->event_test(p->ended, p->device->number, done));
-    }
-    if (*done) {
-        set_over(p);
-    }
+    HD_TRY(hd_enqueued_test(done, &p->ended));
     st = hd_push_look(p);
 out:
     *done |= st != HEDDLE_OK;
@@ -165,55 +91,38 @@ static heddle_status look_around(void *arg)
 
 heddle_status hd_push_wait(hd_push *p)
 {
-    heddle_status st = HEDDLE_OK;
     int done = 0;
-    HD_TRY(await(&done, p, hd_comm_deadline_ns(p->comm, p->spec.deadline_ms) + GRACE_NS, look_around));
-    if (!done) {
-        st = hd_fail(HEDDLE_ERR_TIMEOUT,
-                     "rank %d: the stream of device %s did not come to the end of a %s before the deadline; %s %s",
-                     hd_comm_rank_name(p->comm, p->rank), p->device->name, p->spec.what, p->spec.what, p->spec.line);
-    }
-out:
+    const int64_t deadline_ns = hd_comm_deadline_ns(p->comm, p->spec.deadline_ms) + GRACE_NS;
+    heddle_status st = hd_enqueued_wait(&p->ended, deadline_ns, look_around, p);
     return st == HEDDLE_OK ? hd_push_test(p, &done) : fail_with(p, st);
 }
 
 heddle_status hd_push_wait_on(hd_push *p, heddle_stream stream)
 {
     heddle_status st = hd_push_look(p);
-    if (st == HEDDLE_OK && is_under_way(p)) {
-        st = p->device->library->stream_wait(stream, p->ended, p->device->number);
-    }
+    st = st == HEDDLE_OK ? hd_enqueued_order(&p->ended, stream) : st;
     return st == HEDDLE_OK ? st : fail_with(p, st);
 }
 
 /* --- executions --------------------------------------------------------------------------------------------------- */
 
-/* Behind the last execution, whichever stream that one is in. */
+/* Behind the last execution, whichever stream that one is in. Whoever frees memory that peers store to after somebody
+ * has given up waits until nothing is under way (hd_comm_quiesce_devices). So this is said before anything is enqueued,
+ * and behind it the alarm is looked at. */
 static heddle_status begin(hd_push *p, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(hd_push_look(p));
-    if (is_under_way(p) && stream != p->last) {
-        HD_TRY(p->device->library->stream_wait(stream, p->ended, p->device->number));
-    }
-    set_under_way(p);
+    HD_TRY(hd_enqueued_order(&p->ended, stream));
+    hd_enqueued_begin(&p->ended);
     if (atomic_load(p->view.alarm) != 0) {
         st = hd_comm_check(p->comm);
-        if (st != HEDDLE_OK && !p->is_unrecorded) { /* nothing has come behind the event */
-            set_recorded(p, HEDDLE_OK);
+        if (st != HEDDLE_OK) {
+            hd_enqueued_end_none(&p->ended);
         }
     }
 out:
     return st == HEDDLE_OK ? st : fail_with(p, st);
-}
-
-/* Also behind launches some of which could not be enqueued: the others are under way. */
-static heddle_status end(hd_push *p, heddle_stream stream, heddle_status enqueued)
-{
-    p->last = stream;
-    heddle_status st = p->device->library->event_record(p->ended, p->device->number, stream);
-    set_recorded(p, st);
-    return enqueued != HEDDLE_OK ? enqueued : st;
 }
 
 heddle_status hd_push_start(hd_push *p, const void *src, void *dst, heddle_stream stream)
@@ -225,7 +134,7 @@ heddle_status hd_push_start(hd_push *p, const void *src, void *dst, heddle_strea
     const heddle_device *library = p->device->library;
     HD_TRY(library->event_record(p->begun, p->device->number, stream));
     HD_TRY(library->stream_wait(p->stream, p->begun, p->device->number));
-    HD_TRY(end(p, p->stream, hd_push_enqueue(p, src, dst, p->stream)));
+    st = hd_enqueued_end(&p->ended, p->stream, hd_push_enqueue(p, src, dst, p->stream));
 out:
     return st == HEDDLE_OK ? st : fail_with(p, st);
 }
@@ -252,7 +161,7 @@ heddle_status hd_push_execute(hd_push *p, const void *src, void *dst, heddle_str
                                     hd_comm_rank_name(p->comm, p->rank), p->spec.what, p->spec.line));
     }
     if (captures) { /* events from outside would be an order that the graph cannot have */
-        p->is_captured = 1;
+        p->ended.is_captured = 1;
         HD_TRY(hd_push_look(p));
         st = hd_push_enqueue(p, src, dst, stream);
         return st == HEDDLE_OK ? st : fail_with(p, st);
@@ -261,7 +170,7 @@ heddle_status hd_push_execute(hd_push *p, const void *src, void *dst, heddle_str
     if (st != HEDDLE_OK) {
         return st;
     }
-    st = end(p, stream, hd_push_enqueue(p, src, dst, stream));
+    st = hd_enqueued_end(&p->ended, stream, hd_push_enqueue(p, src, dst, stream));
 out:
     return st == HEDDLE_OK ? st : fail_with(p, st);
 }
@@ -317,7 +226,7 @@ static void free_memory(hd_push *p)
     if (!await_end(p)) {
         return;
     }
-    int is_touched = has_failed(p) && p->is_captured;
+    int is_touched = has_failed(p) && p->ended.is_captured;
     if (has_failed(p)) {
         hd_comm_quiesce_devices(p->comm);
     }
@@ -339,7 +248,7 @@ void hd_push_destroy(hd_push *p)
     free_memory(p);
     hd_push_end_order(p);
     library->event_destroy(p->begun, p->device->number);
-    library->event_destroy(p->ended, p->device->number);
+    hd_enqueued_close(&p->ended);
     library->stream_destroy(p->stream, p->device->number);
     for (int i = 0; i < HD_MAX_LEGS; i++) {
         free_list(&p->step[i].clear);

@@ -3,10 +3,9 @@
 #ifndef HD_MOVE_DEVICE_PUSH_INSIDE_H
 #define HD_MOVE_DEVICE_PUSH_INSIDE_H
 
+#include "runtime/device/enqueued.h"
 #include "runtime/move/device_list.h"
 #include "runtime/move/device_push.h"
-
-#include <stdatomic.h>
 
 /* Boxes of one launch, in host memory and in the device's. */
 typedef struct hd_push_list {
@@ -53,13 +52,9 @@ struct hd_push {
     int64_t memory_bytes, lists_bytes;
     hd_device_report *report; /* [nphases] pinned */
     heddle_stream stream;     /* its own */
-    void *begun, *ended;      /* events: of the caller's stream, behind the last launch */
-    heddle_stream last;       /* stream of the last execution */
-    _Atomic uint64_t mark;    /* not 0: under way, as far as is known. Odd: being enqueued; even: ended is behind it */
-    uint64_t last_mark;       /* even */
-    int is_unrecorded;        /* ended is not behind all that is under way: it could not be recorded */
+    void *begun;              /* an event of the caller's stream */
+    hd_enqueued ended;        /* behind the last launch */
     hd_comm_view view;
-    int is_captured;           /* some executions are in graphs */
     int is_settled;            /* after a failure: what was enqueued has ended */
     struct hd_push_news *news; /* [nranks] NULL: kernels wait; else streams do, for events */
     void *ready, *moved;       /* such events of this rank */

@@ -231,7 +231,7 @@ static heddle_status make_own(hd_push *p, told *mine)
     HD_TRY(hd_device_page(p->device, (void **)&p->report));
     HD_TRY(library->stream_create(&p->stream, p->device->number));
     HD_TRY(library->event_create(&p->begun, p->device->number));
-    HD_TRY(library->event_create(&p->ended, p->device->number));
+    HD_TRY(hd_enqueued_open(&p->ended, p->device));
     hd_comm_outlook_add(p->comm, &p->outlook);
     reserve(&p->memory_bytes, p->spec.work_bytes);
     for (int i = 0; i < p->spec.nphases; i++) {
@@ -281,10 +281,7 @@ static heddle_status upload(hd_push *p)
     HD_TRY(library->copy(p->lists, 0, image, 0, p->lists_bytes, 1, p->device->number, p->stream));
     HD_TRY(library->copy(p->memory + p->states_at, 0, image + p->lists_bytes, 0, states_bytes, 1, p->device->number,
                          p->stream));
-    HD_TRY(library->event_record(p->ended, p->device->number, p->stream));
-    atomic_fetch_add(p->view.on_device, 1); /* first: the thread beside takes it back with the mark */
-    p->last_mark = 2;
-    atomic_store(&p->mark, p->last_mark);
+    HD_TRY(hd_enqueued_end(&p->ended, p->stream, HEDDLE_OK));
     st = hd_push_wait(p);
 out:
     hd_free(image);
@@ -317,6 +314,9 @@ static heddle_status alloc_push(hd_push **out, heddle_comm *comm, const hd_push_
         p->rank = heddle_comm_rank(comm);
         p->nranks = heddle_comm_size(comm);
         hd_comm_get_view(&p->view, comm);
+        p->ended.count = p->view.on_device;
+        p->ended.may_ask_again = 1; /* at once, as what could not be recorded has failed */
+        p->ended.names = (hd_enqueued_names){hd_comm_rank_name(comm, p->rank), "end", spec->what, spec->line};
         p->outlook = (hd_outlook){.ask = hd_push_look, .ask_beside = hd_push_look_beside, .arg = p};
     }
     return st;

@@ -1,7 +1,8 @@
 /* Host memory on the way to and from a device's, and the order of what is enqueued against what the host does. */
 #include "runtime/move/device_staging.h"
+#include "runtime/device/enqueued.h"
 
-enum { PAGE_BYTES = 4096, MOST_ERRORS = 3 /* in a wait that nobody hears of */ };
+enum { PAGE_BYTES = 4096 };
 
 struct hd_staging {
     heddle_comm *comm;
@@ -10,10 +11,7 @@ struct hd_staging {
     char *memory; /* image of src, then that of dst */
     int64_t bytes, dst_at;
     int is_pinned;
-    heddle_stream stream; /* of the execution that is under way */
-    void *event;          /* behind the last copies */
-    int is_recorded;      /* they may still be under way */
-    int is_lost;          /* likewise, and no event says until when */
+    hd_enqueued copies;
 };
 
 void *hd_staging_src(const hd_staging *staging)
@@ -38,29 +36,9 @@ int hd_staging_is_pinned(const hd_staging *staging)
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
-static heddle_status check_lost(const hd_staging *staging)
-{
-    const hd_staging_spec *s = &staging->spec;
-    return !staging->is_lost ? HEDDLE_OK
-                             : hd_fail(HEDDLE_ERR_DEVICE,
-                                       "rank %d: no event could be recorded on device %s behind the copies of a %s: "
-                                       "nobody knows when they are done; %s %s",
-                                       hd_comm_rank_name(staging->comm, heddle_comm_rank(staging->comm)),
-                                       staging->device->name, s->what, s->what, s->line);
-}
-
 heddle_status hd_staging_test(hd_staging *staging, int *done)
 {
-    heddle_status st = HEDDLE_OK;
-    *done = 0;
-    HD_TRY(check_lost(staging));
-    *done = !staging->is_recorded;
-    if (staging->is_recorded) {
-        HD_TRY(staging->device->library->event_test(staging->event, staging->device->number, done));
-        staging->is_recorded = !*done;
-    }
-out:
-    return st;
+    return hd_enqueued_test(done, &staging->copies);
 }
 
 /* Has somebody given up? */
@@ -72,46 +50,13 @@ static heddle_status look(void *comm)
 /* What the stream has to do before may be anything, and never end. */
 heddle_status hd_staging_wait(hd_staging *staging)
 {
-    heddle_status st = HEDDLE_OK;
-    const hd_staging_spec *s = &staging->spec;
-    int done = !staging->is_recorded;
-    HD_TRY(check_lost(staging));
-    if (!done) {
-        HD_TRY(hd_device_await(&done, staging->device, staging->event,
-                               hd_comm_deadline_ns(staging->comm, s->deadline_ms), look, staging->comm));
-    }
-    staging->is_recorded = !done;
-    if (!done) {
-        st = hd_fail(HEDDLE_ERR_TIMEOUT,
-                     "rank %d: the stream of device %s did not come to the copies of a %s before the deadline; %s %s",
-                     hd_comm_rank_name(staging->comm, heddle_comm_rank(staging->comm)), staging->device->name, s->what,
-                     s->what, s->line);
-    }
-out:
-    return st;
+    return hd_enqueued_wait(&staging->copies, hd_comm_deadline_ns(staging->comm, staging->spec.deadline_ms), look,
+                            staging->comm);
 }
 
-/* However it goes. A device that does not say is asked again; where there is nothing to ask for the stream cannot be
- * asked either: its owner may have destroyed it. */
-static int await_end(const hd_staging *staging)
+heddle_status hd_staging_wait_on(hd_staging *staging, heddle_stream stream)
 {
-    const int64_t deadline_ns = hd_comm_deadline_ns(staging->comm, staging->spec.deadline_ms);
-    int done = !staging->is_recorded;
-    for (int errors = 0; errors < MOST_ERRORS && !done && hd_now_ns() < deadline_ns; errors++) {
-        heddle_ignore(hd_device_await(&done, staging->device, staging->event, deadline_ns, NULL, NULL));
-    }
-    return done && !staging->is_lost;
-}
-
-heddle_status hd_staging_wait_on(const hd_staging *staging, heddle_stream stream)
-{
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(check_lost(staging));
-    if (staging->is_recorded) {
-        st = staging->device->library->stream_wait(stream, staging->event, staging->device->number);
-    }
-out:
-    return st;
+    return hd_enqueued_order(&staging->copies, stream);
 }
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
@@ -135,7 +80,9 @@ heddle_status hd_staging_create(hd_staging **out, heddle_comm *comm, const hd_st
     /* It works without, only slower. */
     staging->is_pinned = staging->bytes > 0 && staging->device->library->pin(staging->memory, (size_t)staging->bytes,
                                                                              staging->device->number) == HEDDLE_OK;
-    HD_TRY(staging->device->library->event_create(&staging->event, staging->device->number));
+    staging->copies.names =
+        (hd_enqueued_names){hd_comm_rank_name(comm, heddle_comm_rank(comm)), "copies", spec->what, spec->line};
+    HD_TRY(hd_enqueued_open(&staging->copies, staging->device));
     *out = staging;
     staging = NULL;
 out:
@@ -148,33 +95,26 @@ void hd_staging_destroy(hd_staging *staging)
     if (staging == NULL) {
         return;
     }
-    if (await_end(staging)) { /* else a copy may come yet: its memory stays the communicator's */
+    const int64_t deadline_ns = hd_comm_deadline_ns(staging->comm, staging->spec.deadline_ms);
+    /* Else a copy may come yet: the memory stays the communicator's. */
+    if (hd_enqueued_has_ended(&staging->copies, deadline_ns)) {
         if (staging->is_pinned) {
             staging->device->library->unpin(staging->memory, staging->device->number);
         }
         heddle_buffer_free(staging->comm, staging->memory);
     }
-    staging->device->library->event_destroy(staging->event, staging->device->number);
+    hd_enqueued_close(&staging->copies);
     hd_free(staging);
 }
 
 /* --- copying ------------------------------------------------------------------------------------------------------ */
 
-/* Also behind copies some of which could not be enqueued: the others are under way. */
-static heddle_status record(hd_staging *staging, heddle_status copied)
-{
-    heddle_status st = staging->device->library->event_record(staging->event, staging->device->number, staging->stream);
-    staging->is_recorded = st == HEDDLE_OK;
-    staging->is_lost = st != HEDDLE_OK;
-    return copied != HEDDLE_OK ? copied : st;
-}
-
 heddle_status hd_staging_in(hd_staging *staging, const void *src, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(hd_staging_wait(staging)); /* the last execution's image of dst is still read */
-    staging->stream = stream;
-    HD_TRY(record(staging, hd_device_copy(staging->device, &staging->spec.in, staging->memory, src, stream)));
+    HD_TRY(hd_enqueued_end(&staging->copies, stream,
+                           hd_device_copy(staging->device, &staging->spec.in, staging->memory, src, stream)));
     st = hd_staging_wait(staging);
 out:
     return st;
@@ -182,6 +122,7 @@ out:
 
 heddle_status hd_staging_out(hd_staging *staging, void *dst)
 {
-    return record(staging,
-                  hd_device_copy(staging->device, &staging->spec.out, dst, hd_staging_dst(staging), staging->stream));
+    const heddle_stream stream = staging->copies.stream;
+    return hd_enqueued_end(&staging->copies, stream,
+                           hd_device_copy(staging->device, &staging->spec.out, dst, hd_staging_dst(staging), stream));
 }

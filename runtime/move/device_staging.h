@@ -40,7 +40,7 @@ heddle_status hd_staging_out(hd_staging *staging, void *dst);
 /* Is dst complete; wait until it is; let another stream wait. */
 heddle_status hd_staging_test(hd_staging *staging, int *done);
 heddle_status hd_staging_wait(hd_staging *staging);
-heddle_status hd_staging_wait_on(const hd_staging *staging, heddle_stream stream);
+heddle_status hd_staging_wait_on(hd_staging *staging, heddle_stream stream);
 
 int64_t hd_staging_bytes(const hd_staging *staging);
 int hd_staging_is_pinned(const hd_staging *staging); /* copies go without help of the host */

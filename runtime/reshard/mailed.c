@@ -1,4 +1,5 @@
 /* Plans of a device's arrays on the wire nccl: every phase is packed, exchanged and unpacked on the caller's stream. */
+#include "runtime/device/enqueued.h"
 #include "runtime/move/device_mail.h"
 #include "runtime/reshard/plan.h"
 
@@ -10,11 +11,8 @@ struct hd_mailed {
     const hd_device *device;
     hd_device_mail *phase[HD_MAX_LEGS];
     hd_device_list before, after; /* dense copies of strided arrays, for phases that see flat ones */
-    void *event;                  /* behind the last execution that is in no graph */
-    heddle_stream stream;         /* of it */
-    int is_recorded;              /* it may still be under way */
-    int is_captured;              /* some executions are in graphs */
-    int was_awaited;              /* after a failure */
+    hd_enqueued executions;
+    int was_awaited; /* after a failure */
 };
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
@@ -31,7 +29,10 @@ static heddle_status make(heddle_reshard *plan, const hd_phase_parts *parts, con
 {
     heddle_status st = HEDDLE_OK;
     hd_mailed *m = plan->mailed;
-    HD_TRY(m->device->library->event_create(&m->event, m->device->number));
+    m->executions.may_ask_again = 1; /* at once, as what could not be recorded has failed */
+    m->executions.names =
+        (hd_enqueued_names){hd_comm_rank_name(plan->comm, plan->rank), "end", "reshard", plan->line_text};
+    HD_TRY(hd_enqueued_open(&m->executions, m->device));
     HD_TRY(hd_device_load_kernels(m->device));
     HD_TRY(make_local(&m->before, plan, &plan->work.src_dense, plan->work.src_offset));
     HD_TRY(make_local(&m->after, plan, &plan->work.dst_dense, plan->work.dst_offset));
@@ -144,10 +145,7 @@ static heddle_status enqueue(heddle_reshard *plan, heddle_stream stream, int is_
 {
     heddle_status st = HEDDLE_OK;
     hd_mailed *m = plan->mailed;
-    const heddle_device *library = m->device->library;
-    if (!is_captured && m->is_recorded && m->stream != stream) {
-        HD_TRY(library->stream_wait(stream, m->event, m->device->number));
-    }
+    HD_TRY(is_captured ? HEDDLE_OK : hd_enqueued_order(&m->executions, stream));
     HD_TRY(copy_local(m, &m->before, plan->src, place(plan, HD_PLACE_SRC), stream));
     for (int p = 0; p < plan->nphases; p++) {
         const hd_phase *phase = &plan->problem.phase[p];
@@ -159,18 +157,11 @@ out:
     return st;
 }
 
-/* Also behind work some of which could not be enqueued: the rest is under way. */
-static heddle_status record(heddle_reshard *plan, heddle_stream stream, int is_captured, heddle_status enqueued)
+static heddle_status record(heddle_reshard *plan, heddle_stream stream, int is_captured, heddle_status st)
 {
-    hd_mailed *m = plan->mailed;
-    m->is_captured |= is_captured;
-    heddle_status st = HEDDLE_OK;
-    if (!is_captured) {
-        st = m->device->library->event_record(m->event, m->device->number, stream);
-        m->stream = stream;
-        m->is_recorded = 1;
-    }
-    st = enqueued == HEDDLE_OK ? st : enqueued;
+    hd_enqueued *e = &plan->mailed->executions;
+    e->is_captured |= is_captured;
+    st = is_captured ? st : hd_enqueued_end(e, stream, st);
     plan->executions += st == HEDDLE_OK;
     return st;
 }
@@ -178,12 +169,8 @@ static heddle_status record(heddle_reshard *plan, heddle_stream stream, int is_c
 /* After a failure what is enqueued ends soon, unless the handle is the caller's. 0: it has not, or nobody knows. */
 static int has_ended(const heddle_reshard *plan)
 {
-    const hd_mailed *m = plan->mailed;
-    int done = !m->is_recorded;
-    if (!done && hd_device_await(&done, m->device, m->event, hd_now_ns() + END_NS, NULL, NULL) != HEDDLE_OK) {
-        return 1; /* the device is of no more use */
-    }
-    return done && !(m->is_captured && hd_comm_mail_is_left(plan->comm));
+    hd_enqueued *e = &plan->mailed->executions;
+    return hd_enqueued_has_ended(e, hd_now_ns() + END_NS) && !(e->is_captured && hd_comm_mail_is_left(plan->comm));
 }
 
 /* The sentence stays. src and dst are the caller's again, or the device's memory is left alone. */
@@ -223,14 +210,10 @@ static heddle_status start(heddle_reshard *plan, const void *src, void *dst, hed
 static heddle_status test(heddle_reshard *plan, int *done)
 {
     heddle_status st = HEDDLE_OK;
-    hd_mailed *m = plan->mailed;
     *done = 1;
     HD_TRY(hd_comm_mail_check(plan->comm));
-    if (m->is_recorded) {
-        HD_TRY(m->device->library->event_test(m->event, m->device->number, done));
-        HD_TRY(*done ? hd_comm_mail_check(plan->comm) : HEDDLE_OK); /* what was aborted has ended, too */
-    }
-    m->is_recorded &= !*done;
+    HD_TRY(hd_enqueued_test(done, &plan->mailed->executions));
+    st = *done ? hd_comm_mail_check(plan->comm) : HEDDLE_OK; /* what was aborted has ended, too */
 out:
     *done |= st != HEDDLE_OK;
     return await_end(plan, st);
@@ -243,32 +226,17 @@ static heddle_status look(void *comm)
 
 static heddle_status wait(heddle_reshard *plan)
 {
-    heddle_status st = HEDDLE_OK;
-    hd_mailed *m = plan->mailed;
-    int64_t deadline_ns = hd_comm_deadline_ns(plan->comm, plan->request.options.deadline_ms);
-    int done = !m->is_recorded;
-    HD_TRY(done ? HEDDLE_OK : hd_device_await(&done, m->device, m->event, deadline_ns, look, plan->comm));
-    if (!done) {
-        st = hd_fail(HEDDLE_ERR_TIMEOUT,
-                     "rank %d: the stream of device %s did not come to the end of a reshard before the deadline; "
-                     "reshard %s",
-                     hd_comm_rank_name(plan->comm, plan->rank), m->device->name, plan->line_text);
-        st = hd_comm_mail_give_up(plan->comm, st);
-    }
-out:
+    int done = 0;
+    const int64_t deadline_ns = hd_comm_deadline_ns(plan->comm, plan->request.options.deadline_ms);
+    heddle_status st = hd_enqueued_wait(&plan->mailed->executions, deadline_ns, look, plan->comm);
+    st = st == HEDDLE_ERR_TIMEOUT ? hd_comm_mail_give_up(plan->comm, st) : st;
     return st == HEDDLE_OK ? test(plan, &done) : await_end(plan, st);
 }
 
 static heddle_status wait_on(heddle_reshard *plan, heddle_stream stream)
 {
-    heddle_status st = HEDDLE_OK;
-    const hd_mailed *m = plan->mailed;
-    HD_TRY(hd_comm_mail_check(plan->comm));
-    if (m->is_recorded) {
-        st = m->device->library->stream_wait(stream, m->event, m->device->number);
-    }
-out:
-    return st;
+    heddle_status st = hd_comm_mail_check(plan->comm);
+    return st == HEDDLE_OK ? hd_enqueued_order(&plan->mailed->executions, stream) : st;
 }
 
 /* --- the rest ----------------------------------------------------------------------------------------------------- */
@@ -297,7 +265,7 @@ static void destroy(heddle_reshard *plan)
     }
     hd_device_list_free(&m->before);
     hd_device_list_free(&m->after);
-    m->device->library->event_destroy(m->event, m->device->number);
+    hd_enqueued_close(&m->executions);
     hd_free(m);
 }
 

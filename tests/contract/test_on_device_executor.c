@@ -1,23 +1,23 @@
 /* An executor whose switches are done on an emulated device: a pass tells what went wrong in its very last switch. */
 #include "device_sim.h"
 #include "executor_fixture.h"
-#include "runtime/device/device.h"
+#include "runtime/device/enqueued.h"
 #include "time_limit.h"
 
 #include <stdatomic.h>
 #include <time.h>
 
-heddle_status __real_hd_device_await(int *done, const hd_device *device, void *event, int64_t deadline_ns,
-                                     hd_device_look_fn look, void *arg);
-heddle_status __wrap_hd_device_await(int *done, const hd_device *device, void *event, int64_t deadline_ns,
-                                     hd_device_look_fn look, void *arg);
+heddle_status __real_hd_enqueued_await(int *done, hd_enqueued *e, int64_t deadline_ns, hd_device_look_fn look,
+                                       void *arg);
+heddle_status __wrap_hd_enqueued_await(int *done, hd_enqueued *e, int64_t deadline_ns, hd_device_look_fn look,
+                                       void *arg);
 
 /* Streams end between two looks of a wait. */
-heddle_status __wrap_hd_device_await(int *done, const hd_device *device, void *event, int64_t deadline_ns,
-                                     hd_device_look_fn look, void *arg)
+heddle_status __wrap_hd_enqueued_await(int *done, hd_enqueued *e, int64_t deadline_ns, hd_device_look_fn look,
+                                       void *arg)
 {
     (void)look;
-    return __real_hd_device_await(done, device, event, deadline_ns, NULL, arg);
+    return __real_hd_enqueued_await(done, e, deadline_ns, NULL, arg);
 }
 
 static atomic_int has_returned; /* rank 0, from its pass */

@@ -1,7 +1,7 @@
 /* The host as a device library, and what is said of devices that nobody serves. */
 #include "case.h"
 #include "runtime/base/base.h"
-#include "runtime/device/device.h"
+#include "runtime/device/enqueued.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -140,7 +140,8 @@ static heddle_status await(int *done, int64_t deadline_ns, int n, int error, int
     fails_at = error;
     look_fails_at = look_error;
     *done = -1;
-    return hd_device_await(done, &device, NULL, deadline_ns, look_around, &looked);
+    hd_enqueued e = {.device = &device, .mark = 2, .last_mark = 2};
+    return hd_enqueued_await(done, &e, deadline_ns, look_around, &looked);
 }
 
 HD_CASE(an_event_is_waited_for)

@@ -4,6 +4,7 @@
 #include "runtime/comm/transport/callbacks.h"
 #include "runtime/comm/transport/tcp.h"
 #include "runtime/comm/transport/transport.h"
+#include "runtime/device/enqueued.h"
 #include "runtime/device/messages.h"
 
 #include <heddle/nccl.h>
@@ -98,7 +99,7 @@ static heddle_status look(void *arg)
 }
 
 /* Until what was begun is enqueued and, of a stream, has happened. */
-static heddle_status await(meeting *b, void *event, heddle_stream stream)
+static heddle_status await(meeting *b, hd_enqueued *enqueued, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
     int is_enqueued = 0, done = 0;
@@ -107,22 +108,22 @@ static heddle_status await(meeting *b, void *event, heddle_stream stream)
         HD_TRY(b->messages.table->test(b->messages.handle, &is_enqueued));
         hd_nap(turn);
     }
-    HD_TRY(b->device->library->event_record(event, b->device->number, stream));
-    HD_TRY(hd_device_await(&done, b->device, event, INT64_MAX, look, b)); /* which knows the deadline */
-    st = b->messages.table->test(b->messages.handle, &is_enqueued);       /* what failed has ended, too */
+    HD_TRY(hd_enqueued_end(enqueued, stream, HEDDLE_OK));
+    HD_TRY(hd_enqueued_await(&done, enqueued, INT64_MAX, look, b)); /* which knows the deadline */
+    st = b->messages.table->test(b->messages.handle, &is_enqueued); /* what failed has ended, too */
 out:
     return st;
 }
 
 /* Everybody's words to the host, once they are there: until then it is not asked for, as that could wait for them. */
-static heddle_status meet(first_word *all, meeting *b, char *words, void *event, heddle_stream stream)
+static heddle_status meet(first_word *all, meeting *b, char *words, hd_enqueued *enqueued, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
     const int64_t bytes = b->size * (int64_t)sizeof *all;
     HD_TRY(enqueue(b, words, all, stream));
-    HD_TRY(await(b, event, stream));
+    HD_TRY(await(b, enqueued, stream));
     HD_TRY(b->device->library->copy(all, bytes, words, bytes, bytes, 1, b->device->number, stream));
-    st = await(b, event, stream);
+    st = await(b, enqueued, stream);
 out:
     return st;
 }
@@ -134,7 +135,8 @@ static heddle_status introduce(first_word *all, meeting *b)
     const heddle_device *library = b->device->library;
     const int number = b->device->number;
     heddle_stream stream = NULL;
-    void *event = NULL, *words = NULL;
+    void *words = NULL;
+    hd_enqueued enqueued = {0};
     HD_TRY(hd_introduce(&all[b->rank].who, b->options));
     if (b->size == 1) {
         return HEDDLE_OK;
@@ -144,11 +146,11 @@ static heddle_status introduce(first_word *all, meeting *b)
     }
     HD_TRY(library->alloc(&words, number, (size_t)b->size * sizeof *all));
     HD_TRY(library->stream_create(&stream, number));
-    HD_TRY(library->event_create(&event, number));
-    st = meet(all, b, words, event, stream);
+    HD_TRY(hd_enqueued_open(&enqueued, b->device));
+    st = meet(all, b, words, &enqueued, stream);
     words = st == HEDDLE_OK ? words : NULL; /* until the caller ends it messages may come: the memory stays */
 out:
-    library->event_destroy(event, number);
+    hd_enqueued_close(&enqueued);
     library->stream_destroy(stream, number);
     library->free(words, number);
     return st;
