@@ -1,16 +1,8 @@
 /* A phase of a plan as messages between devices: pack, exchange, unpack or add. */
 #include "runtime/move/device_mail.h"
+#include "runtime/move/device_sum.h"
 
 #include <string.h>
-
-enum { ALIGNMENT = 256 };
-
-/* Terms for one place, dense in the staging, in rank order. */
-typedef struct mail_sum {
-    int first, nterms; /* in term_at */
-    int64_t elems, result_at;
-    int is_direct; /* result_at is in dst, not in the staging */
-} mail_sum;
 
 struct hd_device_mail {
     heddle_comm *comm;
@@ -23,10 +15,7 @@ struct hd_device_mail {
     char *stage;
     int64_t stage_bytes, bytes, packed_bytes;
     hd_device_list clear, before, after;
-    mail_sum *sum;
-    int64_t *term_at;
-    const void **term; /* scratch */
-    int nsums, nterms;
+    hd_device_sums sums; /* in the staging */
 };
 
 /* While it is made. */
@@ -39,13 +28,6 @@ typedef struct making {
     int64_t own_at;   /* of the own part in the staging, where it is a term; -1: no such part */
     int64_t *part_at; /* [recv.count] of terms, in the staging */
 } making;
-
-static int64_t reserve(hd_device_mail *mail, int64_t bytes)
-{
-    int64_t at = mail->stage_bytes;
-    mail->stage_bytes = (at + bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    return at;
-}
 
 /* The order in which the bytes of a part travel, the same at both ends. */
 static hd_copy stream_of(const making *m, const hd_part *part)
@@ -63,7 +45,7 @@ static hd_copy stream_of(const making *m, const hd_part *part)
 
 static int64_t pack(making *m, hd_copy copy)
 {
-    int64_t bytes = hd_copy_bytes(&copy), at = reserve(m->mail, bytes);
+    int64_t bytes = hd_copy_bytes(&copy), at = hd_device_reserve(&m->mail->stage_bytes, bytes);
     hd_copy_make_dense(&copy, HD_SIDE_DST, at);
     m->before[m->nbefore++] = hd_device_box_of(&copy, 0, 1);
     m->mail->packed_bytes += bytes;
@@ -129,7 +111,7 @@ static void add_recvs(making *m)
         mail->letters.recv[k] =
             (heddle_device_message){.bytes = bytes, .peer = hd_comm_rank_name(mail->comm, part->peer)};
         mail->recv_packed[k] = (unsigned char)packed;
-        mail->recv_at[k] = m->part_at[i] = packed ? reserve(mail, bytes) : whole.offset_bytes;
+        mail->recv_at[k] = m->part_at[i] = packed ? hd_device_reserve(&mail->stage_bytes, bytes) : whole.offset_bytes;
         mail->letters.nrecvs++;
         if (packed && !adds) {
             unpack(m, copy, mail->recv_at[k]);
@@ -139,49 +121,16 @@ static void add_recvs(making *m)
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */
 
-static int is_first(const hd_parts *recv, int i)
-{
-    int k = 0;
-    while (k < i && !hd_copy_same_place(&recv->part[k].copy, &recv->part[i].copy)) {
-        k++;
-    }
-    return k == i;
-}
-
-static heddle_status add_sum(making *m, int first)
-{
-    hd_device_mail *mail = m->mail;
-    const hd_parts *recv = &m->spec->phase->recv;
-    mail_sum *sum = &mail->sum[mail->nsums++];
-    hd_copy copy = stream_of(m, &recv->part[first]);
-    int64_t bytes = hd_copy_bytes(&copy);
-    heddle_message whole = hd_copy_message(&copy, HD_SIDE_DST, 0);
-    *sum = (mail_sum){.first = mail->nterms, .elems = bytes / (int64_t)m->spec->elem_bytes};
-    for (int i = first; i < recv->count; i++) {
-        if (hd_copy_same_place(&recv->part[first].copy, &recv->part[i].copy)) {
-            mail->term_at[mail->nterms++] = m->part_at[i];
-            sum->nterms++;
-        }
-    }
-    sum->is_direct = whole.nloops == 0;
-    sum->result_at = sum->is_direct ? whole.offset_bytes : reserve(mail, bytes);
-    if (!sum->is_direct) {
-        unpack(m, copy, sum->result_at);
-    }
-    return sum->nterms <= HD_DEVICE_MAX_PEERS
-               ? HEDDLE_OK
-               : hd_fail(HEDDLE_ERR_UNSUPPORTED, "partial sums of %d ranks, the kernels of device %s add at most %d",
-                         sum->nterms, mail->device->name, HD_DEVICE_MAX_PEERS);
-}
-
 static heddle_status add_sums(making *m)
 {
-    heddle_status st = HEDDLE_OK;
-    const hd_parts *recv = &m->spec->phase->recv;
-    for (int i = 0; m->spec->phase->adds && i < recv->count; i++) {
-        HD_TRY(is_first(recv, i) ? add_sum(m, i) : HEDDLE_OK);
+    hd_device_mail *mail = m->mail;
+    heddle_status st = hd_device_sums_make(&mail->sums, &m->spec->phase->recv, m->part_at, (int64_t)m->spec->elem_bytes,
+                                           &mail->stage_bytes);
+    for (int i = 0; i < mail->sums.nunpacks; i++) {
+        m->after[m->nafter] = mail->sums.unpack[i];
+        m->after[m->nafter++].src_base = 1;
     }
-out:
+    mail->packed_bytes += mail->sums.unpacked_bytes;
     return st;
 }
 
@@ -200,9 +149,6 @@ static heddle_status alloc_all(making *m)
     HD_TRY(hd_alloc((void **)&mail->send_packed, sends, 1, what));
     HD_TRY(hd_alloc((void **)&mail->recv_packed, recvs, 1, what));
     HD_TRY(hd_alloc((void **)&mail->send_to, sends, sizeof *mail->send_to, what));
-    HD_TRY(hd_alloc((void **)&mail->sum, recvs, sizeof *mail->sum, what));
-    HD_TRY(hd_alloc((void **)&mail->term_at, recvs, sizeof *mail->term_at, what));
-    HD_TRY(hd_alloc((void **)&mail->term, recvs, sizeof *mail->term, what));
     HD_TRY(hd_alloc((void **)&m->before, sends, sizeof *m->before, what));
     HD_TRY(hd_alloc((void **)&m->after, recvs, sizeof *m->after, what));
     HD_TRY(hd_alloc((void **)&m->part_at, recvs, sizeof *m->part_at, what));
@@ -219,7 +165,7 @@ static heddle_status make(making *m)
     HD_TRY(alloc_all(m));
     add_sends(m);
     add_recvs(m);
-    HD_TRY(add_sums(m));
+    HD_TRY(m->spec->phase->adds ? add_sums(m) : HEDDLE_OK);
     if (clear != NULL && hd_copy_bytes(clear) > 0) {
         hd_device_box box = hd_device_box_of(clear, 0, 0);
         HD_TRY(hd_device_list_make(&mail->clear, mail->device, &box, 1, deadline_ns));
@@ -261,9 +207,10 @@ void hd_device_mail_destroy(hd_device_mail *mail)
     hd_device_list_free(&mail->clear);
     hd_device_list_free(&mail->before);
     hd_device_list_free(&mail->after);
+    hd_device_sums_free(&mail->sums);
     hd_device_free(mail->device, mail->stage);
     HD_FREE_ALL(mail->letters.send, mail->letters.recv, mail->send_at, mail->recv_at, mail->send_packed,
-                mail->recv_packed, mail->send_to, mail->sum, mail->term_at, mail->term, mail);
+                mail->recv_packed, mail->send_to, mail);
 }
 
 void hd_device_mail_get_info(hd_device_mail_info *out, const hd_device_mail *mail)
@@ -276,23 +223,6 @@ void hd_device_mail_get_info(hd_device_mail_info *out, const hd_device_mail *mai
 }
 
 /* --- executing ---------------------------------------------------------------------------------------------------- */
-
-static heddle_status add_up(hd_device_mail *mail, char *dst, heddle_stream stream)
-{
-    heddle_status st = HEDDLE_OK;
-    const hd_device_kernels *kernels = mail->device->library->kernels;
-    for (int i = 0; i < mail->nsums; i++) {
-        const mail_sum *sum = &mail->sum[i];
-        for (int k = 0; k < sum->nterms; k++) {
-            mail->term[k] = mail->stage + mail->term_at[sum->first + k];
-        }
-        char *result = (sum->is_direct ? dst : mail->stage) + sum->result_at;
-        int code = kernels->sum(result, mail->term, sum->nterms, sum->elems, mail->dtype, stream);
-        HD_TRY(mail->device->library->status(code, mail->device->number, "a launch of sums"));
-    }
-out:
-    return st;
-}
 
 static heddle_status exchange(hd_device_mail *mail, const void *src, void *dst, heddle_stream stream, int is_captured)
 {
@@ -315,7 +245,7 @@ static heddle_status run(hd_device_mail *mail, const void *src, void *dst, heddl
     HD_TRY(hd_device_list_run(&mail->clear, HD_DEVICE_CLEAR, from, to, stream));
     HD_TRY(hd_device_list_run(&mail->before, HD_DEVICE_COPY, from, to, stream));
     HD_TRY(exchange(mail, src, dst, stream, is_captured));
-    HD_TRY(add_up(mail, dst, stream));
+    HD_TRY(hd_device_sums_run(&mail->sums, mail->device, mail->stage, dst, mail->dtype, stream));
     st = hd_device_list_run(&mail->after, HD_DEVICE_COPY, from, to, stream);
 out:
     return st;

@@ -255,7 +255,7 @@ void hd_push_destroy(hd_push *p)
         free_list(&p->step[i].push);
         free_list(&p->step[i].unpack);
         free_list(&p->step[i].land);
-        hd_free(p->step[i].sum);
+        hd_device_sums_free(&p->step[i].sums);
     }
     free_list(&p->before);
     free_list(&p->after);

@@ -4,8 +4,8 @@
 #define HD_MOVE_DEVICE_PUSH_INSIDE_H
 
 #include "runtime/device/enqueued.h"
-#include "runtime/move/device_list.h"
 #include "runtime/move/device_push.h"
+#include "runtime/move/device_sum.h"
 
 /* Boxes of one launch, in host memory and in the device's. */
 typedef struct hd_push_list {
@@ -14,25 +14,15 @@ typedef struct hd_push_list {
     size_t bytes;
 } hd_push_list;
 
-/* Terms in slots, dense, and where their sum goes: straight into the destination where it lies together there. */
-typedef struct hd_push_sum {
-    int nterms;
-    int64_t term_at[HD_DEVICE_MAX_PEERS]; /* in the plan's memory */
-    int64_t elems, bytes;
-    int is_direct;
-    int64_t result_at; /* in the destination, or in the plan's memory */
-} hd_push_sum;
-
 typedef struct hd_push_step {
     hd_push_place src, dst;
     hd_push_list clear, push, unpack; /* unpack: sums to where they belong */
     hd_push_list land;                /* from where peers have stored to where it belongs */
     int adds;
-    int64_t slots_at; /* in the plan's memory: for terms, else for a destination that peers have not mapped */
-    const void *told; /* the destination that meet.place was made for */
-    int lands;        /* peers store to the slots instead */
-    hd_push_sum *sum; /* [nsums] */
-    int nsums;
+    int64_t slots_at;    /* in the plan's memory: for terms, else for a destination that peers have not mapped */
+    const void *told;    /* the destination that meet.place was made for */
+    int lands;           /* peers store to the slots instead */
+    hd_device_sums sums; /* of terms in slots */
     hd_device_meet meet;
     int64_t sent_bytes[HD_DEVICE_MAX_PEERS]; /* by an execution; own entry too */
 } hd_push_step;

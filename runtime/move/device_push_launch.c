@@ -63,23 +63,6 @@ static heddle_status meet(hd_push *p, hd_push_step *step, const void *src, void 
     return st == HEDDLE_OK && step->lands ? copy(p, &step->land, p->memory + step->slots_at, at, stream) : st;
 }
 
-static heddle_status add(const hd_push *p, const hd_push_step *step, void *dst, heddle_stream stream)
-{
-    heddle_status st = HEDDLE_OK;
-    for (int i = 0; i < step->nsums; i++) {
-        const hd_push_sum *sum = &step->sum[i];
-        const void *term[HD_DEVICE_MAX_PEERS];
-        for (int k = 0; k < sum->nterms; k++) {
-            term[k] = p->memory + sum->term_at[k];
-        }
-        char *result = (sum->is_direct ? (char *)dst : p->memory) + sum->result_at;
-        HD_TRY(launched(p, p->kernels->sum(result, term, sum->nterms, sum->elems, p->spec.dtype, stream)));
-    }
-    st = copy(p, &step->unpack, p->memory, dst, stream);
-out:
-    return st;
-}
-
 static void *place(const hd_push *p, const hd_push_place *at, const void *src, void *dst)
 {
     return at->array == HD_PUSH_SRC   ? (void *)(uintptr_t)src
@@ -97,7 +80,8 @@ static heddle_status enqueue_all(hd_push *p, const void *src, void *dst, heddle_
         void *from = place(p, &step->src, src, dst), *to = place(p, &step->dst, src, dst);
         HD_TRY(clear(p, &step->clear, to, stream));
         HD_TRY(meet(p, step, from, step->adds ? p->memory + step->slots_at : to, stream));
-        HD_TRY(add(p, step, to, stream));
+        HD_TRY(hd_device_sums_run(&step->sums, p->device, p->memory, to, p->spec.dtype, stream));
+        HD_TRY(copy(p, &step->unpack, p->memory, to, stream));
     }
     st = copy(p, &p->after, place(p, &after->src, src, dst), place(p, &after->dst, src, dst), stream);
 out:

@@ -3,15 +3,6 @@
 
 #include <string.h>
 
-enum { ALIGNMENT = 256 };
-
-static int64_t reserve(int64_t *all_bytes, int64_t bytes)
-{
-    int64_t at = *all_bytes;
-    *all_bytes = (at + bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    return at;
-}
-
 /* --- lists -------------------------------------------------------------------------------------------------------- */
 
 static hd_device_box box_of(const hd_copy *copy, int peer)
@@ -26,7 +17,7 @@ static heddle_status make_list(hd_push_list *out, hd_push *p, const hd_device_bo
     heddle_status st = HEDDLE_OK;
     HD_TRY(hd_device_list_build(&out->list, &out->bytes, p->device, box, nboxes,
                                 hd_device_blocks_for(box, nboxes, p->most_blocks)));
-    out->at = reserve(&p->lists_bytes, (int64_t)out->bytes);
+    out->at = hd_device_reserve(&p->lists_bytes, (int64_t)out->bytes);
 out:
     return st;
 }
@@ -74,55 +65,23 @@ static hd_copy in_slot(const hd_copy *copy, int64_t at)
     return dense;
 }
 
-/* From a dense sum to its place. */
-static hd_copy out_of_slot(const hd_copy *copy, int64_t at)
-{
-    hd_copy dense = *copy;
-    hd_copy_walk(&dense, HD_SIDE_DST);
-    hd_copy_make_dense(&dense, HD_SIDE_SRC, at);
-    return dense;
-}
-
-/* The terms for the place of part `first`, in rank order; slot_of: where each rank's term lies, behind slots_at. */
-static hd_push_sum one_sum(hd_push *p, hd_push_step *step, const hd_parts *recv, int first, int64_t *slot_of)
-{
-    const hd_copy *copy = &recv->part[first].copy;
-    const hd_copy whole = out_of_slot(copy, 0);
-    hd_push_sum sum = {.bytes = hd_copy_bytes(copy)};
-    sum.elems = sum.bytes / p->spec.elem_bytes;
-    sum.is_direct = whole.nloops == 0;
-    for (int k = first; k < recv->count; k++) {
-        if (hd_copy_same_place(copy, &recv->part[k].copy)) {
-            int64_t at = reserve(&p->memory_bytes, sum.bytes);
-            slot_of[recv->part[k].peer] = at - step->slots_at;
-            sum.term_at[sum.nterms++] = at;
-        }
-    }
-    sum.result_at = sum.is_direct ? whole.dst_offset_bytes : reserve(&p->memory_bytes, sum.bytes);
-    return sum;
-}
-
+/* slot_of: where each rank's term lies, behind slots_at. */
 static heddle_status make_sums(hd_push_step *step, hd_push *p, const hd_parts *recv, int64_t *slot_of)
 {
     heddle_status st = HEDDLE_OK;
-    hd_device_box *box = NULL;
-    int nboxes = 0;
-    HD_TRY(hd_alloc((void **)&step->sum, (size_t)recv->count, sizeof *step->sum, "sums of a device"));
-    HD_TRY(hd_alloc((void **)&box, (size_t)recv->count, sizeof *box, "sums of a device"));
+    int64_t *part_at = NULL;
+    HD_TRY(hd_alloc((void **)&part_at, (size_t)recv->count, sizeof *part_at, "sums of a device"));
     step->slots_at = p->memory_bytes;
     for (int i = 0; i < recv->count; i++) {
-        if (slot_of[recv->part[i].peer] < 0) {
-            hd_push_sum *sum = &step->sum[step->nsums++];
-            *sum = one_sum(p, step, recv, i, slot_of);
-            if (!sum->is_direct) {
-                const hd_copy copy = out_of_slot(&recv->part[i].copy, sum->result_at);
-                box[nboxes++] = box_of(&copy, p->rank);
-            }
-        }
+        part_at[i] = hd_device_reserve(&p->memory_bytes, hd_copy_bytes(&recv->part[i].copy));
+        slot_of[recv->part[i].peer] = part_at[i] - step->slots_at;
     }
-    HD_TRY(nboxes > 0 ? make_list(&step->unpack, p, box, nboxes) : HEDDLE_OK);
+    HD_TRY(hd_device_sums_make(&step->sums, recv, part_at, p->spec.elem_bytes, &p->memory_bytes));
+    if (step->sums.nunpacks > 0) {
+        st = make_list(&step->unpack, p, step->sums.unpack, step->sums.nunpacks);
+    }
 out:
-    hd_free(box);
+    hd_free(part_at);
     return st;
 }
 
@@ -146,7 +105,7 @@ static heddle_status make_landing(hd_push_step *step, hd_push *p, const hd_parts
         }
     }
     if (nboxes > 0) {
-        step->slots_at = reserve(&p->memory_bytes, p->spec.dst_bytes);
+        step->slots_at = hd_device_reserve(&p->memory_bytes, p->spec.dst_bytes);
         st = make_list(&step->land, p, box, nboxes);
     }
 out:
@@ -233,7 +192,7 @@ static heddle_status make_own(hd_push *p, told *mine)
     HD_TRY(library->event_create(&p->begun, p->device->number));
     HD_TRY(hd_enqueued_open(&p->ended, p->device));
     hd_comm_outlook_add(p->comm, &p->outlook);
-    reserve(&p->memory_bytes, p->spec.work_bytes);
+    hd_device_reserve(&p->memory_bytes, p->spec.work_bytes);
     for (int i = 0; i < p->spec.nphases; i++) {
         const hd_push_phase *phase = &p->spec.phase[i];
         hd_push_step *step = &p->step[i];
@@ -249,7 +208,7 @@ static heddle_status make_own(hd_push *p, told *mine)
     }
     HD_TRY(make_local(&p->before, p, p->spec.before.copy));
     HD_TRY(make_local(&p->after, p, p->spec.after.copy));
-    p->states_at = reserve(&p->memory_bytes, HD_MAX_LEGS * (int64_t)sizeof(hd_device_state));
+    p->states_at = hd_device_reserve(&p->memory_bytes, HD_MAX_LEGS * (int64_t)sizeof(hd_device_state));
     HD_TRY(hd_device_alloc(p->device, (void **)&p->memory, (size_t)p->memory_bytes, HD_DEVICE_FOR_PEERS));
 out:
     return st;

@@ -47,6 +47,10 @@ typedef struct hd_parts {
     int count;
 } hd_parts;
 
+/* The first part from k on that goes to the same place as part `like` does; count: none. Where parts are added these
+ * are the terms of one sum, in rank order, as is promised (heddle/reshard.h). (sum.c) */
+int hd_parts_alike(const hd_parts *parts, int like, int k);
+
 typedef struct hd_transfer_spec {
     hd_parts send, recv;         /* copied. Sender and receiver describe a part alike */
     size_t src_bytes, dst_bytes; /* of this rank's arrays */

@@ -64,17 +64,19 @@ static void merge_sum(hd_sum *sum, hd_sum_term *term, int64_t elem_bytes)
     sum->bytes = run;
 }
 
-static void build_one(hd_sum *sum, hd_transfer *t, const int *member)
+static void build_one(hd_sum *sum, hd_transfer *t, int first)
 {
-    const hd_copy *copy = &t->recv.part[member[0]].copy;
-    hd_sum_term *term = t->sum.term + sum->first;
+    const hd_copy *copy = &t->recv.part[first].copy;
+    hd_sum_term *term = t->sum.term + t->sum.nterms;
+    sum->first = t->sum.nterms;
     sum->nloops = copy->nloops;
     sum->dst_offset_bytes = copy->dst_offset_bytes;
     memcpy(sum->count, copy->count, sizeof sum->count);
     memcpy(sum->dst_stride_bytes, copy->dst_stride_bytes, sizeof sum->dst_stride_bytes);
-    for (int i = 0; i < sum->nterms; i++) {
-        fill_term(&term[i], t, member[i]);
+    for (int i = first; i < t->recv.count; i = hd_parts_alike(&t->recv, first, i + 1)) {
+        fill_term(&term[sum->nterms++], t, i);
     }
+    t->sum.nterms += sum->nterms;
     merge_sum(sum, term, copy->run_bytes);
 }
 
@@ -83,42 +85,31 @@ void hd_transfer_use_sum(hd_transfer *t, int streams)
     t->streams = streams;
 }
 
-/* Received parts for the same place of the destination are the terms of one sum. Parts come in rank order, so terms
- * do, too: that order is promised (heddle/reshard.h). */
+int hd_parts_alike(const hd_parts *parts, int like, int k)
+{
+    while (k < parts->count && !hd_copy_same_place(&parts->part[like].copy, &parts->part[k].copy)) {
+        k++;
+    }
+    return k;
+}
+
 heddle_status hd_sums_build(hd_transfer *t)
 {
     heddle_status st = HEDDLE_OK;
     const hd_parts *recv = &t->recv;
     hd_sums *out = &t->sum;
-    void *members = NULL, *taken = NULL;
     size_t n = (size_t)recv->count;
-    HD_TRY(hd_alloc(&members, n, sizeof(int), "terms of sums"));
-    HD_TRY(hd_alloc(&taken, n, 1, "terms of sums"));
     HD_TRY(hd_alloc((void **)&out->sum, n, sizeof(hd_sum), "sums of a transfer"));
     HD_TRY(hd_alloc((void **)&out->term, n, sizeof(hd_sum_term), "terms of sums"));
     HD_TRY(hd_alloc((void **)&out->row, n, sizeof(void *), "terms of sums"));
-    int *member = members;
-    unsigned char *done = taken;
     for (int i = 0; i < recv->count; i++) {
-        if (done[i]) {
-            continue;
+        if (hd_parts_alike(recv, i, 0) == i) {
+            build_one(&out->sum[out->nsums++], t, i);
         }
-        hd_sum *sum = &out->sum[out->nsums++];
-        sum->first = out->nterms;
-        for (int k = i; k < recv->count; k++) {
-            if (!done[k] && hd_copy_same_place(&recv->part[i].copy, &recv->part[k].copy)) {
-                done[k] = 1;
-                member[sum->nterms++] = k;
-            }
-        }
-        out->nterms += sum->nterms;
-        build_one(sum, t, member);
     }
     /* A little before the cache is full, as copies do: other programs have some of it. */
     t->streams = t->hint.footprint_bytes > t->hint.shared_cache_bytes / 4 * 3;
 out:
-    hd_free(members);
-    hd_free(taken);
     return st;
 }
 
