@@ -88,7 +88,7 @@ out:
     return st;
 }
 
-heddle_status hd_device_list_make(hd_device_list *out, const hd_device *device, const hd_device_box *box, int nboxes,
+heddle_status hd_device_list_make(hd_device_list *out, hd_device *device, const hd_device_box *box, int nboxes,
                                   int64_t deadline_ns)
 {
     heddle_status st = HEDDLE_OK;
@@ -103,7 +103,7 @@ heddle_status hd_device_list_make(hd_device_list *out, const hd_device *device, 
     blocks = hd_device_blocks_for(box, nboxes, most);
     HD_TRY(hd_device_list_build(&out->list, &bytes, device, box, nboxes, blocks > nboxes ? blocks : nboxes));
     out->bytes = (int64_t)bytes;
-    HD_TRY(device->library->alloc(&out->on_device, device->number, bytes));
+    HD_TRY(hd_device_alloc(device, &out->on_device, bytes, HD_DEVICE_FOR_OWN));
     st = upload(out, deadline_ns);
 out:
     if (st != HEDDLE_OK) {
@@ -115,7 +115,7 @@ out:
 void hd_device_list_free(hd_device_list *list)
 {
     if (list->device != NULL) {
-        hd_device_free(list->device, list->on_device);
+        hd_device_release(list->device, list->on_device);
     }
     hd_free(list->list);
     *list = (hd_device_list){0};
@@ -133,4 +133,36 @@ heddle_status hd_device_list_run(const hd_device_list *list, hd_device_act act, 
         .list = list->list, .list_on_device = list->on_device, .nsrc = BASES, .ndst = BASES, .src = src, .dst = dst};
     int code = act == HD_DEVICE_COPY ? kernels->push(&move, stream) : kernels->clear(&move, stream);
     return library->status(code, list->device->number, "a launch of copies");
+}
+
+heddle_status hd_local_make(hd_local *out, const hd_copy *copy, heddle_comm *comm, hd_device *device,
+                            int64_t deadline_ms)
+{
+    heddle_status st = HEDDLE_OK;
+    *out = (hd_local){.is_there = hd_copy_bytes(copy) > 0, .copy = *copy};
+    if (device != NULL && out->is_there) {
+        hd_device_box box = hd_device_box_of(copy, 0, 0);
+        HD_TRY(hd_device_load_kernels(device));
+        st = hd_device_list_make(&out->list, device, &box, 1, hd_comm_deadline_ns(comm, deadline_ms));
+    } else {
+        out->by = hd_copy_choose(copy, (int64_t)heddle_comm_shared_cache_bytes(comm));
+    }
+out:
+    return st;
+}
+
+heddle_status hd_local_run(const hd_local *local, void *dst, const void *src, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_device_list *list = &local->list;
+    int before = 0;
+    if (local->is_there && list->list == NULL) {
+        hd_copy_execute(&local->copy, &local->by, dst, src);
+    } else if (local->is_there) {
+        HD_TRY(list->device->library->enter(&before, list->device->number));
+        st = hd_device_list_run(list, HD_DEVICE_COPY, (const void *[]){src, NULL}, (void *[]){dst, NULL}, stream);
+        list->device->library->leave(before);
+    }
+out:
+    return st;
 }

@@ -6,7 +6,7 @@
 
 struct hd_device_mail {
     heddle_comm *comm;
-    const hd_device *device;
+    hd_device *device;
     heddle_dtype dtype;
     hd_comm_letters letters;
     int64_t *send_at, *recv_at;               /* where a message lies */

@@ -224,6 +224,7 @@ static int has_failed(const hd_push *p)
 static void free_memory(hd_push *p)
 {
     if (!await_end(p)) {
+        hd_device_leave(p->device);
         return;
     }
     int is_touched = has_failed(p) && p->ended.is_captured;
@@ -257,8 +258,6 @@ void hd_push_destroy(hd_push *p)
         free_list(&p->step[i].land);
         hd_device_sums_free(&p->step[i].sums);
     }
-    free_list(&p->before);
-    free_list(&p->after);
     hd_comm_outlook_remove(p->comm, &p->outlook);
     hd_free(p);
 }

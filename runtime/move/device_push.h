@@ -8,7 +8,7 @@
 #ifndef HD_MOVE_DEVICE_PUSH_H
 #define HD_MOVE_DEVICE_PUSH_H
 
-#include "runtime/move/move.h"
+#include "runtime/move/device_list.h"
 
 /* Where a phase reads and writes: the caller's arrays, or memory of the plan. */
 typedef enum hd_push_array { HD_PUSH_SRC, HD_PUSH_DST, HD_PUSH_WORK } hd_push_array;
@@ -25,16 +25,11 @@ typedef struct hd_push_phase {
     hd_push_place src, dst;
 } hd_push_phase;
 
-/* A copy within this rank's memory; NULL: none. */
-typedef struct hd_push_local {
-    const hd_copy *copy;
-    hd_push_place src, dst;
-} hd_push_local;
-
 typedef struct hd_push_spec {
     hd_push_phase phase[HD_MAX_LEGS];
     int nphases;
-    hd_push_local before, after;
+    const hd_local *before, *after; /* src to the plan's memory, and from there to dst; borrowed */
+    int64_t before_at, after_at;
     int64_t work_bytes, dst_bytes;
     heddle_dtype dtype;
     int64_t elem_bytes;

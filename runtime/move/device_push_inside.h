@@ -35,7 +35,6 @@ struct hd_push {
     int rank, nranks;
     int most_blocks; /* of a launch */
     hd_push_step step[HD_MAX_LEGS];
-    hd_push_list before, after;
     char *memory; /* of the device: work, slots, sums, and a state per phase; peers write there */
     int64_t states_at;
     char *lists; /* of the device */

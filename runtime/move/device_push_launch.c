@@ -73,8 +73,7 @@ static void *place(const hd_push *p, const hd_push_place *at, const void *src, v
 static heddle_status enqueue_all(hd_push *p, const void *src, void *dst, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_push_local *before = &p->spec.before, *after = &p->spec.after;
-    HD_TRY(copy(p, &p->before, place(p, &before->src, src, dst), place(p, &before->dst, src, dst), stream));
+    HD_TRY(hd_local_run(p->spec.before, p->memory + p->spec.before_at, src, stream));
     for (int i = 0; i < p->spec.nphases; i++) {
         hd_push_step *step = &p->step[i];
         void *from = place(p, &step->src, src, dst), *to = place(p, &step->dst, src, dst);
@@ -83,7 +82,7 @@ static heddle_status enqueue_all(hd_push *p, const void *src, void *dst, heddle_
         HD_TRY(hd_device_sums_run(&step->sums, p->device, p->memory, to, p->spec.dtype, stream));
         HD_TRY(copy(p, &step->unpack, p->memory, to, stream));
     }
-    st = copy(p, &p->after, place(p, &after->src, src, dst), place(p, &after->dst, src, dst), stream);
+    st = hd_local_run(p->spec.after, dst, p->memory + p->spec.after_at, stream);
 out:
     return st;
 }

@@ -45,7 +45,7 @@ static heddle_status check_blocks(const hd_push *p, const hd_push_list *list)
                          p->device->name, p->most_blocks, p->spec.what, p->spec.line);
 }
 
-static heddle_status make_local(hd_push_list *out, hd_push *p, const hd_copy *copy)
+static heddle_status make_clear(hd_push_list *out, hd_push *p, const hd_copy *copy)
 {
     if (copy == NULL || hd_copy_bytes(copy) == 0) {
         return HEDDLE_OK;
@@ -199,15 +199,13 @@ static heddle_status make_own(hd_push *p, told *mine)
         step->src = phase->src;
         step->dst = phase->dst;
         step->adds = phase->adds;
-        HD_TRY(make_local(&step->clear, p, phase->clear));
+        HD_TRY(make_clear(&step->clear, p, phase->clear));
         if (phase->adds) {
             HD_TRY(make_sums(step, p, phase->recv, mine->slot_of[i]));
         } else if (phase->dst.array == HD_PUSH_DST && !hd_comm_shares_address_space(p->comm)) {
             HD_TRY(make_landing(step, p, phase->recv));
         }
     }
-    HD_TRY(make_local(&p->before, p, p->spec.before.copy));
-    HD_TRY(make_local(&p->after, p, p->spec.after.copy));
     p->states_at = hd_device_reserve(&p->memory_bytes, HD_MAX_LEGS * (int64_t)sizeof(hd_device_state));
     HD_TRY(hd_device_alloc(p->device, (void **)&p->memory, (size_t)p->memory_bytes, HD_DEVICE_FOR_PEERS));
 out:
@@ -235,8 +233,6 @@ static heddle_status upload(hd_push *p)
         put(image, &p->step[i].unpack);
         put(image, &p->step[i].land);
     }
-    put(image, &p->before);
-    put(image, &p->after);
     HD_TRY(library->copy(p->lists, 0, image, 0, p->lists_bytes, 1, p->device->number, p->stream));
     HD_TRY(library->copy(p->memory + p->states_at, 0, image + p->lists_bytes, 0, states_bytes, 1, p->device->number,
                          p->stream));

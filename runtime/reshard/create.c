@@ -61,11 +61,12 @@ static int is_dense(const int64_t *stride, const heddle_box *box, const heddle_o
     return 1;
 }
 
-static heddle_status plan_dense_copy(hd_copy *out, int64_t *offset, heddle_reshard *plan, int is_dst)
+static heddle_status plan_dense_copy(hd_local *out, int64_t *offset, heddle_reshard *plan, int is_dst)
 {
     const heddle_reshard_line *line = &plan->request.line;
     const heddle_order *order = is_dst ? &line->to_order : &line->from_order;
     hd_array caller, dense;
+    hd_copy copy;
     heddle_status st = HEDDLE_OK;
     HD_TRY(heddle_layout_box(&caller.box, &line->shape, &line->mesh, is_dst ? &line->to : &line->from, plan->rank));
     memcpy(caller.stride_elems, is_dst ? plan->request.dst_stride_elems : plan->request.src_stride_elems,
@@ -77,10 +78,10 @@ static heddle_status plan_dense_copy(hd_copy *out, int64_t *offset, heddle_resha
     heddle_box_strides(dense.stride_elems, &dense.box, order->ndim > 0 ? order : NULL);
     *offset = reserve(&plan->work, heddle_box_elems(&dense.box) * (int64_t)plan->elem_bytes);
     hd_piece piece = {plan->rank, caller.box};
-    hd_piece_copy(out, &piece, is_dst ? &dense : &caller, is_dst ? &caller : &dense, plan->elem_bytes);
-    hd_copy_walk(out, is_dst ? HD_SIDE_DST : HD_SIDE_SRC);
-    *(is_dst ? &plan->work.dst_by : &plan->work.src_by) =
-        hd_copy_choose(out, (int64_t)heddle_comm_shared_cache_bytes(plan->comm));
+    hd_piece_copy(&copy, &piece, is_dst ? &dense : &caller, is_dst ? &caller : &dense, plan->elem_bytes);
+    hd_copy_walk(&copy, is_dst ? HD_SIDE_DST : HD_SIDE_SRC);
+    st = hd_local_make(out, &copy, plan->comm, hd_plan_space(plan) == HEDDLE_SPACE_DEVICE ? *plan->device : NULL,
+                       plan->request.options.deadline_ms);
 out:
     return st;
 }
@@ -95,10 +96,10 @@ static heddle_status make_work(heddle_reshard *plan, const hd_phase_parts *parts
         work->offset[place == HD_PLACE_WORK1] = reserve(work, (int64_t)parts[p].spec.dst_bytes);
     }
     if (problem->phase[0].kind != HD_PHASE_BOXES) {
-        HD_TRY(plan_dense_copy(&work->src_dense, &work->src_offset, plan, 0));
+        HD_TRY(plan_dense_copy(&work->before, &work->src_offset, plan, 0));
     }
     if (problem->phase[problem->nphases - 1].kind != HD_PHASE_BOXES) {
-        HD_TRY(plan_dense_copy(&work->dst_dense, &work->dst_offset, plan, 1));
+        HD_TRY(plan_dense_copy(&work->after, &work->dst_offset, plan, 1));
     }
     if (work->bytes > 0 && (plan->wire == NULL || !plan->wire->owns_work)) {
         HD_TRY(heddle_buffer_alloc((void **)&work->memory, plan->comm, (size_t)work->bytes, hd_plan_space(plan)));
@@ -256,6 +257,8 @@ void heddle_reshard_destroy(heddle_reshard *reshard)
     if (reshard->wire != NULL) {
         end_wire(reshard);
     }
+    hd_device_list_free(&reshard->work.before.list);
+    hd_device_list_free(&reshard->work.after.list);
     if (reshard->work.memory != NULL) {
         heddle_buffer_free(reshard->comm, reshard->work.memory);
     }

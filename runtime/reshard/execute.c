@@ -67,12 +67,12 @@ static heddle_status find_refusal(int *reason, const heddle_reshard *plan, const
 
 /* --- executions --------------------------------------------------------------------------------------------------- */
 
-const void *hd_plan_place(const heddle_reshard *plan, hd_place where)
+void *hd_plan_place(const heddle_reshard *plan, hd_place where)
 {
     const hd_workspace *w = &plan->work;
     switch (where) {
     case HD_PLACE_SRC:
-        return w->src_offset >= 0 ? w->memory + w->src_offset : plan->src;
+        return w->src_offset >= 0 ? w->memory + w->src_offset : (void *)(uintptr_t)plan->src;
     case HD_PLACE_DST:
         return w->dst_offset >= 0 ? w->memory + w->dst_offset : plan->dst;
     default:
@@ -84,7 +84,7 @@ static void list_legs(heddle_reshard *plan)
 {
     for (int p = 0; p < plan->nphases; p++) {
         plan->leg[p] = (hd_leg){plan->transfer[p], hd_plan_place(plan, plan->problem.phase[p].src),
-                                (void *)(uintptr_t)hd_plan_place(plan, plan->problem.phase[p].dst)};
+                                hd_plan_place(plan, plan->problem.phase[p].dst)};
     }
 }
 
@@ -106,20 +106,11 @@ static heddle_status accept(heddle_reshard *plan, const void *src, void *dst)
     return HEDDLE_OK;
 }
 
-static void fill_src(const heddle_reshard *plan)
-{
-    if (plan->work.src_offset >= 0) {
-        hd_copy_execute(&plan->work.src_dense, &plan->work.src_by, plan->work.memory + plan->work.src_offset,
-                        plan->src);
-    }
-}
-
 static heddle_status finish(heddle_reshard *plan, heddle_status st)
 {
     if (st == HEDDLE_OK && plan->is_unfinished) {
-        if (plan->work.dst_offset >= 0) {
-            hd_copy_execute(&plan->work.dst_dense, &plan->work.dst_by, plan->dst,
-                            plan->work.memory + plan->work.dst_offset);
+        if (plan->work.after.is_there) {
+            st = hd_local_run(&plan->work.after, plan->dst, hd_plan_place(plan, HD_PLACE_DST), HEDDLE_NO_STREAM);
         }
         plan->executions++;
     }
@@ -131,7 +122,9 @@ static heddle_status prepare(heddle_reshard *plan, const void *src, void *dst)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(accept(plan, src, dst));
-    fill_src(plan);
+    if (plan->work.before.is_there) {
+        HD_TRY(hd_local_run(&plan->work.before, hd_plan_place(plan, HD_PLACE_SRC), src, HEDDLE_NO_STREAM));
+    }
     plan->is_unfinished = 1;
 out:
     return st;

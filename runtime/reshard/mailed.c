@@ -10,20 +10,11 @@ enum { END_NS = 1000000000 };
 struct hd_mailed {
     const hd_device *device;
     hd_device_mail *phase[HD_MAX_LEGS];
-    hd_device_list before, after; /* dense copies of strided arrays, for phases that see flat ones */
     hd_enqueued executions;
     int was_awaited; /* after a failure */
 };
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
-
-static heddle_status make_local(hd_device_list *out, const heddle_reshard *plan, const hd_copy *copy, int64_t offset)
-{
-    hd_device_box box = hd_device_box_of(copy, 0, 0);
-    return offset >= 0 ? hd_device_list_make(out, plan->mailed->device, &box, 1,
-                                             hd_comm_deadline_ns(plan->comm, plan->request.options.deadline_ms))
-                       : HEDDLE_OK;
-}
 
 static heddle_status make(heddle_reshard *plan, const hd_phase_parts *parts, const int *any_adds)
 {
@@ -34,8 +25,6 @@ static heddle_status make(heddle_reshard *plan, const hd_phase_parts *parts, con
         (hd_enqueued_names){hd_comm_rank_name(plan->comm, plan->rank), "end", "reshard", plan->line_text};
     HD_TRY(hd_enqueued_open(&m->executions, m->device));
     HD_TRY(hd_device_load_kernels(m->device));
-    HD_TRY(make_local(&m->before, plan, &plan->work.src_dense, plan->work.src_offset));
-    HD_TRY(make_local(&m->after, plan, &plan->work.dst_dense, plan->work.dst_offset));
     for (int p = 0; p < plan->nphases; p++) {
         hd_mail_spec spec = {.phase = &parts[p].spec,
                              .any_adds = any_adds[p],
@@ -117,28 +106,6 @@ static heddle_status check(heddle_reshard *plan, const void *src, void *dst)
     return st == HEDDLE_OK ? st : hd_comm_mail_give_up(plan->comm, st);
 }
 
-static char *place(const heddle_reshard *plan, hd_place where)
-{
-    return (char *)(uintptr_t)hd_plan_place(plan, where);
-}
-
-static heddle_status copy_local(const hd_mailed *m, const hd_device_list *list, const void *src, void *dst,
-                                heddle_stream stream)
-{
-    heddle_status st = HEDDLE_OK;
-    const void *from[2] = {src, NULL};
-    void *to[2] = {dst, NULL};
-    int before = 0;
-    if (list->list == NULL) {
-        return HEDDLE_OK;
-    }
-    HD_TRY(m->device->library->enter(&before, m->device->number));
-    st = hd_device_list_run(list, HD_DEVICE_COPY, from, to, stream);
-    m->device->library->leave(before);
-out:
-    return st;
-}
-
 /* Its staging is used by one execution after another, whichever streams they are on; those in graphs are the caller's
  * to order. */
 static heddle_status enqueue(heddle_reshard *plan, heddle_stream stream, int is_captured)
@@ -146,13 +113,13 @@ static heddle_status enqueue(heddle_reshard *plan, heddle_stream stream, int is_
     heddle_status st = HEDDLE_OK;
     hd_mailed *m = plan->mailed;
     HD_TRY(is_captured ? HEDDLE_OK : hd_enqueued_order(&m->executions, stream));
-    HD_TRY(copy_local(m, &m->before, plan->src, place(plan, HD_PLACE_SRC), stream));
+    HD_TRY(hd_local_run(&plan->work.before, hd_plan_place(plan, HD_PLACE_SRC), plan->src, stream));
     for (int p = 0; p < plan->nphases; p++) {
         const hd_phase *phase = &plan->problem.phase[p];
-        HD_TRY(hd_device_mail_run(m->phase[p], place(plan, phase->src), place(plan, phase->dst), stream, is_captured,
-                                  hd_channel_sent(plan->channel)));
+        HD_TRY(hd_device_mail_run(m->phase[p], hd_plan_place(plan, phase->src), hd_plan_place(plan, phase->dst), stream,
+                                  is_captured, hd_channel_sent(plan->channel)));
     }
-    st = copy_local(m, &m->after, place(plan, HD_PLACE_DST), plan->dst, stream);
+    st = hd_local_run(&plan->work.after, plan->dst, hd_plan_place(plan, HD_PLACE_DST), stream);
 out:
     return st;
 }
@@ -263,8 +230,6 @@ static void destroy(heddle_reshard *plan)
     for (int p = 0; p < HD_MAX_LEGS; p++) {
         hd_device_mail_destroy(m->phase[p]);
     }
-    hd_device_list_free(&m->before);
-    hd_device_list_free(&m->after);
     hd_enqueued_close(&m->executions);
     hd_free(m);
 }

@@ -35,6 +35,10 @@ static heddle_status create(heddle_reshard *plan, const hd_phase_parts *parts, h
     const hd_workspace *w = &plan->work;
     hd_push_spec spec = {.nphases = plan->nphases,
                          .work_bytes = w->bytes,
+                         .before = &w->before,
+                         .after = &w->after,
+                         .before_at = w->before.is_there ? w->src_offset : 0,
+                         .after_at = w->after.is_there ? w->dst_offset : 0,
                          .dst_bytes = plan->request.dst_bytes,
                          .elem_bytes = (int64_t)plan->elem_bytes,
                          .dtype = plan->request.line.shape.dtype,
@@ -43,12 +47,6 @@ static heddle_status create(heddle_reshard *plan, const hd_phase_parts *parts, h
                          .line = plan->line_text};
     for (int p = 0; p < plan->nphases; p++) {
         describe_phase(&spec.phase[p], plan, &parts[p], p);
-    }
-    if (w->src_offset >= 0) {
-        spec.before = (hd_push_local){&w->src_dense, {.array = HD_PUSH_SRC}, {HD_PUSH_WORK, w->src_offset}};
-    }
-    if (w->dst_offset >= 0) {
-        spec.after = (hd_push_local){&w->dst_dense, {HD_PUSH_WORK, w->dst_offset}, {.array = HD_PUSH_DST}};
     }
     mine = mine == HEDDLE_OK ? hd_alloc((void **)&plan->pushed_to, (size_t)plan->nranks, sizeof(int64_t), "a reshard")
                              : mine;
@@ -121,7 +119,7 @@ static void inform(heddle_reshard_info *info, const heddle_reshard *plan)
     hd_push_report report;
     hd_push_get_report(&report, plan->pushed_to, plan->push);
     info->bytes_peer_path = plan->plan_bytes;
-    info->workspace_bytes = report.memory_bytes;
+    info->workspace_bytes = report.memory_bytes + plan->work.before.list.bytes + plan->work.after.list.bytes;
     info->executions = report.executions;
     info->measured_bytes_to = plan->pushed_to;
     info->is_capturable = !report.is_by_events;

@@ -51,8 +51,7 @@ typedef struct hd_workspace {
     char *memory; /* peers can reach it */
     int64_t bytes, offset[2];
     int64_t src_offset, dst_offset; /* of the dense copies; -1: flat phases read src and write dst as they are */
-    hd_copy src_dense, dst_dense;
-    hd_copy_by src_by, dst_by;
+    hd_local before, after;         /* that make the one and read the other */
 } hd_workspace;
 
 /* Phases as lists of parts (parts.c): what hd_transfers_create takes. */
@@ -189,6 +188,6 @@ extern const char *const hd_refusals[HD_REFUSED_COUNT];
 heddle_status hd_refusal_of(int *reason, const heddle_reshard *plan, heddle_space space, const void *src,
                             const void *dst);
 /* Where a phase reads or writes, of the arrays taken last. */
-const void *hd_plan_place(const heddle_reshard *plan, hd_place where);
+void *hd_plan_place(const heddle_reshard *plan, hd_place where);
 
 #endif
