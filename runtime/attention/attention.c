@@ -174,7 +174,7 @@ heddle_status heddle_attention_forward(heddle_attention *attention, const heddle
         return HD_NEED(attention);
     }
     if (hd_object_is_broken(&a->broken, a->comm)) {
-        return hd_fail(a->broken.status, "%s", a->broken.why);
+        return hd_broken_say(&a->broken);
     }
     if (a->problem.options.projected_length > 0 && !a->has_projection) {
         return hd_fail(HEDDLE_ERR_ARG, "attention: forward before heddle_attention_set_projection");
@@ -245,7 +245,7 @@ heddle_status heddle_attention_backward(heddle_attention *attention, const heddl
         return HD_NEED(attention);
     }
     if (hd_object_is_broken(&a->broken, a->comm)) {
-        return hd_fail(a->broken.status, "%s", a->broken.why);
+        return hd_broken_say(&a->broken);
     }
     if (!a->has_forward || a->problem.options.forward_only) {
         return hd_fail(HEDDLE_ERR_ARG, "attention: backward %s",

@@ -2,14 +2,9 @@
 #ifndef HD_ATTENTION_OBJECT_H
 #define HD_ATTENTION_OBJECT_H
 
+#include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include <heddle/attention.h>
-
-typedef struct hd_broken {
-    heddle_status status; /* of the call that failed half way; HEDDLE_OK: none has */
-    char why[512];
-    int64_t resets; /* of the communicator, at that time */
-} hd_broken;
 
 /* Shape, mesh and layout. */
 void hd_object_describe(hd_fields *fields, const heddle_shape *shape, const heddle_mesh *mesh,

@@ -24,6 +24,15 @@ void hd_copy_text(char *out, size_t bytes, const char *text);
 /* Behind the text that is in `out`, which is cut where there is no room for both. */
 void hd_add_text(char *out, size_t bytes, const char *text);
 
+/* The first failure of an object stays, and is said again to whoever uses it. Zeros: there was none. */
+typedef struct hd_broken {
+    heddle_status status;
+    char why[1024];
+    int64_t resets; /* of a communicator at that time, for who begins anew with it */
+} hd_broken;
+void hd_broken_keep(hd_broken *broken, heddle_status status); /* with the sentence of the moment, once */
+heddle_status hd_broken_say(const hd_broken *broken);         /* HEDDLE_OK: there was none */
+
 /* The one control-flow macro: on failure go to `out` with the code in `st`. */
 #define HD_TRY(expression)                                                                                             \
     do {                                                                                                               \

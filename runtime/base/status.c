@@ -112,3 +112,16 @@ heddle_status hd_sentence_say(const hd_sentence *kept, heddle_status status)
 {
     return hd_fail(status, "%s", kept->text);
 }
+
+void hd_broken_keep(hd_broken *broken, heddle_status status)
+{
+    if (broken->status == HEDDLE_OK) {
+        broken->status = status;
+        hd_copy_text(broken->why, sizeof broken->why, sentence);
+    }
+}
+
+heddle_status hd_broken_say(const hd_broken *broken)
+{
+    return broken->status == HEDDLE_OK ? HEDDLE_OK : hd_fail(broken->status, "%s", broken->why);
+}

@@ -12,10 +12,8 @@ enum { NEWS_NS = 100000000 /* that who is to blame needs to get here */ };
 
 heddle_status hd_comm_mail_look(hd_comm_mail *mail, int *done)
 {
-    if (mail->broken != HEDDLE_OK) {
-        return hd_fail(mail->broken, "%s", mail->why);
-    }
-    return mail->messages.table->test(mail->messages.handle, done);
+    heddle_status st = hd_broken_say(&mail->broken);
+    return st == HEDDLE_OK ? mail->messages.table->test(mail->messages.handle, done) : st;
 }
 
 /* A library, or the thread beside, says that some rank is gone; the communicator says which and why, if it knows in a
@@ -43,7 +41,7 @@ heddle_status hd_comm_mail_give_up(heddle_comm *comm, heddle_status st)
     heddle_comm *root = comm->root;
     char why[1024];
     pthread_mutex_lock(&root->mail->lock);
-    int is_said = root->mail->broken == st && st != HEDDLE_ERR_PEER; /* by this rank, which knows the cause */
+    int is_said = root->mail->broken.status == st && st != HEDDLE_ERR_PEER; /* by this rank, which knows the cause */
     pthread_mutex_unlock(&root->mail->lock);
     if (is_said) {
         return st;
@@ -60,7 +58,7 @@ int hd_comm_mail_is_left(heddle_comm *comm)
 {
     const heddle_comm *root = comm->root;
     pthread_mutex_lock(&root->mail->lock);
-    int is_left = root->mail->broken != HEDDLE_OK && root->lent != NULL;
+    int is_left = root->mail->broken.status != HEDDLE_OK && root->lent != NULL;
     pthread_mutex_unlock(&root->mail->lock);
     return is_left;
 }
@@ -73,7 +71,8 @@ heddle_status hd_comm_mail_check(heddle_comm *comm)
     pthread_mutex_lock(&mail->lock);
     heddle_status st = hd_comm_mail_look(mail, &done);
     st = st == HEDDLE_OK ? hd_comm_mail_look_at_clock(mail, 0) : st;
-    int is_known = mail->broken != HEDDLE_OK && mail->broken != HEDDLE_ERR_PEER; /* and all have been told */
+    int is_known =
+        mail->broken.status != HEDDLE_OK && mail->broken.status != HEDDLE_ERR_PEER; /* and all have been told */
     pthread_mutex_unlock(&mail->lock);
     st = st == HEDDLE_OK ? hd_comm_check(root) : st;
     return st == HEDDLE_OK || is_known ? st : hd_comm_mail_give_up(root, st);

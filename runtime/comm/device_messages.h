@@ -22,8 +22,7 @@ struct hd_comm_mail {
     hd_messages messages;
     hd_mail_span *under_way, *last; /* in the order of the calls; not known to have ended */
     hd_mail_span *spare;
-    heddle_status broken;
-    char why[1024];
+    hd_broken broken;
     pthread_t watch;     /* ends the library's handle, too, which may take as long as graphs live that have its work */
     struct pollfd *life; /* its own */
     pthread_cond_t news;

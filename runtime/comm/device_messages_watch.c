@@ -81,11 +81,8 @@ out:
 
 void hd_comm_mail_break_off(hd_comm_mail *mail, heddle_status st)
 {
-    if (mail->broken == HEDDLE_OK) {
-        mail->broken = st;
-        hd_copy_text(mail->why, sizeof mail->why, heddle_last_error());
-        pthread_cond_broadcast(&mail->news);
-    }
+    hd_broken_keep(&mail->broken, st);
+    pthread_cond_broadcast(&mail->news);
 }
 
 /* With the lock. It must not ask what only the rank's thread may (hd_comm_check): who it was is said when that asks. */
@@ -111,12 +108,12 @@ static void *watch(void *arg)
 {
     hd_comm_mail *mail = arg;
     pthread_mutex_lock(&mail->lock);
-    while (!mail->shall_end && mail->broken == HEDDLE_OK) {
-        if (!await_news(mail, hd_now_ns() + LOOK_EVERY_NS) && !mail->shall_end && mail->broken == HEDDLE_OK) {
+    while (!mail->shall_end && mail->broken.status == HEDDLE_OK) {
+        if (!await_news(mail, hd_now_ns() + LOOK_EVERY_NS) && !mail->shall_end && mail->broken.status == HEDDLE_OK) {
             look_around(mail);
         }
     }
-    int gives_up = mail->broken != HEDDLE_OK || mail->gives_up;
+    int gives_up = mail->broken.status != HEDDLE_OK || mail->gives_up;
     pthread_mutex_unlock(&mail->lock);
     hd_messages_end(&mail->messages, gives_up); /* nobody else asks the library any more */
     pthread_mutex_lock(&mail->lock);

@@ -9,7 +9,7 @@ static void renew(void *arg)
 {
     hd_channel *c = arg;
     c->outcome = c->state != HD_IDLE ? HEDDLE_ERR_PEER : HEDDLE_OK;
-    c->broken = HEDDLE_OK;
+    c->broken.status = HEDDLE_OK;
     c->state = HD_IDLE;
     c->is_listed = c->is_marked = c->is_lent = c->borrowed = c->regained = c->pending = c->refused_by = 0;
     c->half = c->alternates ? 0 : c->half;
@@ -109,13 +109,12 @@ static void say_overdue(hd_channel *c, char *text, size_t bytes)
 
 heddle_status hd_channel_break(hd_channel *c, heddle_status st)
 {
-    hd_copy_text(c->broken_why, sizeof c->broken_why, heddle_last_error());
-    c->broken = st;
+    hd_broken_keep(&c->broken, st);
     hd_channel_leave(c);
     hd_channel_mark(c, 0);
     return atomic_load(c->view.moving) != 0 /* of what is borrowed, here or by another channel */
                ? hd_comm_abort_with(c->comm, st)
-               : hd_comm_give_up(c->comm, st, c->broken_why, sizeof c->broken_why);
+               : hd_comm_give_up(c->comm, st, c->broken.why, sizeof c->broken.why);
 }
 
 heddle_status hd_channel_give_up(hd_channel *c, heddle_status st)
@@ -133,8 +132,8 @@ heddle_status hd_channel_take_outcome(hd_channel *c)
 {
     heddle_status st = c->outcome;
     c->outcome = HEDDLE_OK;
-    if (c->broken != HEDDLE_OK) {
-        return hd_fail(c->broken, "the %s failed before: %s", c->options.what, c->broken_why);
+    if (c->broken.status != HEDDLE_OK) {
+        return hd_fail(c->broken.status, "the %s failed before: %s", c->options.what, c->broken.why);
     }
     if (st != HEDDLE_OK && c->refused_by == 0) {
         return hd_fail(st, "the %s was in flight when the communicator was reset", c->options.what);
@@ -173,7 +172,7 @@ out:
 
 heddle_status hd_channel_make_free(hd_channel *c)
 {
-    if (c->broken != HEDDLE_OK) {
+    if (c->broken.status != HEDDLE_OK) {
         return hd_channel_take_outcome(c);
     }
     if (c->state != HD_IDLE || c->is_lent) {

@@ -11,21 +11,18 @@ static const int64_t END_NS = 3000000000;   /* for launches that move nothing an
 /* The first failure stays: launches move nothing any more. */
 static heddle_status give_up(hd_push *p, heddle_status st)
 {
-    if (p->broken == HEDDLE_OK) {
+    if (p->broken.status == HEDDLE_OK) {
         heddle_ignore(hd_comm_abort_with(p->comm, st));
-        hd_copy_text(p->broken_why, sizeof p->broken_why, heddle_last_error());
-        p->broken = st;
+        hd_broken_keep(&p->broken, st);
     }
-    return hd_fail(p->broken, "%s", p->broken_why);
+    return hd_broken_say(&p->broken);
 }
 
 heddle_status hd_push_look(void *arg)
 {
     hd_push *p = arg;
-    if (p->broken != HEDDLE_OK) {
-        return hd_fail(p->broken, "%s", p->broken_why);
-    }
-    for (int i = 0; i < p->spec.nphases && p->report != NULL; i++) {
+    heddle_status st = hd_broken_say(&p->broken);
+    for (int i = 0; st == HEDDLE_OK && i < p->spec.nphases && p->report != NULL; i++) {
         uint64_t status = __atomic_load_n(&p->report[i].status, __ATOMIC_ACQUIRE);
         if (status == HD_DEVICE_LATE) {
             int missing = (int)__atomic_load_n(&p->report[i].peer, __ATOMIC_RELAXED); /* later launches say it again */
@@ -35,11 +32,11 @@ heddle_status hd_push_look(void *arg)
                                    hd_comm_rank_name(p->comm, missing), p->spec.what, p->spec.line));
         }
         if (status != HD_DEVICE_CAME) {
-            heddle_status st = hd_comm_check(p->comm);
-            return give_up(p, st != HEDDLE_OK ? st : hd_fail(HEDDLE_ERR_PEER, "a rank gave up"));
+            st = hd_comm_check(p->comm);
+            st = give_up(p, st != HEDDLE_OK ? st : hd_fail(HEDDLE_ERR_PEER, "a rank gave up"));
         }
     }
-    return HEDDLE_OK;
+    return st;
 }
 
 /* --- ends --------------------------------------------------------------------------------------------------------- */
@@ -55,8 +52,9 @@ void hd_push_look_beside(void *arg)
  * device that no longer answers is not waited for, and nothing is known of what it does. */
 static int await_end(hd_push *p)
 {
-    const int64_t deadline_ns =
-        p->broken == HEDDLE_OK ? hd_comm_deadline_ns(p->comm, p->spec.deadline_ms) + GRACE_NS : hd_now_ns() + END_NS;
+    const int64_t deadline_ns = p->broken.status == HEDDLE_OK
+                                    ? hd_comm_deadline_ns(p->comm, p->spec.deadline_ms) + GRACE_NS
+                                    : hd_now_ns() + END_NS;
     return hd_enqueued_has_ended(&p->ended, deadline_ns);
 }
 
@@ -68,7 +66,7 @@ static heddle_status fail_with(hd_push *p, heddle_status st)
     if (!p->is_settled) {
         p->is_settled = await_end(p) & hd_comm_quiesce_devices(p->comm);
     }
-    return hd_fail(st, "%s%s", p->broken_why,
+    return hd_fail(st, "%s%s", p->broken.why,
                    p->is_settled ? "" : "; launches did not come to their end, and may still write dst");
 }
 
@@ -212,7 +210,7 @@ static void free_list(hd_push_list *list)
 /* Here, or in another rank; without a sentence, which stays that of what failed. */
 static int has_failed(const hd_push *p)
 {
-    int failed = p->broken != HEDDLE_OK || atomic_load(p->view.alarm) != 0;
+    int failed = p->broken.status != HEDDLE_OK || atomic_load(p->view.alarm) != 0;
     for (int i = 0; i < p->spec.nphases && p->report != NULL; i++) {
         failed |= __atomic_load_n(&p->report[i].status, __ATOMIC_ACQUIRE) != HD_DEVICE_CAME;
     }

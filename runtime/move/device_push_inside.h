@@ -48,8 +48,7 @@ struct hd_push {
     struct hd_push_news *news; /* [nranks] NULL: kernels wait; else streams do, for events */
     void *ready, *moved;       /* such events of this rank */
     hd_outlook outlook;
-    heddle_status broken;
-    char broken_why[1024];
+    hd_broken broken;
 };
 
 /* device_push_events.c: for streams that wait instead of kernels, where HEDDLE_DEVICE_SYNC asks for that. */

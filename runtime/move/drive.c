@@ -40,7 +40,7 @@ static heddle_status help_others(hd_channel *c)
         int stuck;
         if (other != c) {
             other->outcome = hd_channel_advance(other, 0, &stuck);
-            if (other->broken != HEDDLE_OK) {
+            if (other->broken.status != HEDDLE_OK) {
                 return other->outcome;
             }
         }
@@ -110,7 +110,7 @@ static heddle_status go_on(hd_channel *c, int block)
 {
     heddle_status st = HEDDLE_OK;
     int stuck;
-    if (c->broken != HEDDLE_OK || c->outcome != HEDDLE_OK) {
+    if (c->broken.status != HEDDLE_OK || c->outcome != HEDDLE_OK) {
         return hd_channel_take_outcome(c);
     }
     for (int round = 0;; round++) {
@@ -129,7 +129,7 @@ static heddle_status go_on(hd_channel *c, int block)
         if (st != HEDDLE_OK) {
             return hd_channel_give_up(c, st);
         }
-        if (c->outcome != HEDDLE_OK || c->broken != HEDDLE_OK) {
+        if (c->outcome != HEDDLE_OK || c->broken.status != HEDDLE_OK) {
             return hd_channel_take_outcome(c);
         }
         hd_comm_relax(c->comm, round);
@@ -176,8 +176,8 @@ heddle_status hd_channel_wait(hd_channel *c)
 heddle_status hd_channel_progress(hd_channel *c, int *done)
 {
     int stuck;
-    heddle_status st = c->broken != HEDDLE_OK || c->outcome != HEDDLE_OK ? hd_channel_take_outcome(c)
-                                                                         : hd_channel_advance(c, 0, &stuck);
+    heddle_status st = c->broken.status != HEDDLE_OK || c->outcome != HEDDLE_OK ? hd_channel_take_outcome(c)
+                                                                                : hd_channel_advance(c, 0, &stuck);
     *done = c->state == HD_IDLE;
     return st;
 }

@@ -56,7 +56,7 @@ heddle_status hd_channel_lend(hd_channel *c, const hd_leg *leg)
 {
     heddle_status st = HEDDLE_OK;
     const hd_transfer *t = leg->transfer;
-    HD_TRY(c->state == HD_IDLE && !c->is_lent && c->broken == HEDDLE_OK ? HEDDLE_OK : hd_channel_make_free(c));
+    HD_TRY(c->state == HD_IDLE && !c->is_lent && c->broken.status == HEDDLE_OK ? HEDDLE_OK : hd_channel_make_free(c));
     c->kept[0] = *leg;
     c->leg = c->kept;
     c->at = 0;

@@ -311,7 +311,7 @@ heddle_status hd_channel_advance(hd_channel *c, int block, int *stuck)
 heddle_status hd_channel_check_free(hd_channel *c)
 {
     int is_plain =
-        c->state == HD_IDLE && !c->is_lent && c->broken == HEDDLE_OK && c->outcome == HEDDLE_OK && !c->pending;
+        c->state == HD_IDLE && !c->is_lent && c->broken.status == HEDDLE_OK && c->outcome == HEDDLE_OK && !c->pending;
     return __builtin_expect(is_plain, 1) ? HEDDLE_OK : hd_channel_make_free(c);
 }
 

@@ -156,8 +156,7 @@ struct hd_channel {
     hd_channel *next;        /* in flight on the same communicator */
     heddle_status outcome;   /* of an execution that ended while another channel was waited for */
     hd_renewal renewal;
-    heddle_status broken;
-    char broken_why[1024];
+    hd_broken broken;
 };
 
 /* Reached by loads and stores, itself included. */

@@ -106,6 +106,16 @@ HD_CASE(a_kept_sentence_outlasts_others)
 }
 
 /* Too large for the allocator's caches, which count as used. A sanitizer's says 0 twice, but looks itself. */
+HD_CASE(the_first_failure_stays)
+{
+    hd_broken broken = {0};
+    HD_OK(hd_broken_say(&broken));
+    hd_broken_keep(&broken, hd_fail(HEDDLE_ERR_TIMEOUT, "rank 3 is late"));
+    hd_broken_keep(&broken, hd_fail(HEDDLE_ERR_PEER, "rank 3 gave up"));
+    HD_FAILS(HEDDLE_ERR_TIMEOUT, hd_broken_say(&broken));
+    assert_string_equal(heddle_last_error(), "rank 3 is late");
+}
+
 HD_CASE(frees_each_of_a_list)
 {
     void *part[3] = {NULL};
