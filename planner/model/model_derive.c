@@ -169,5 +169,6 @@ hd_method_stage hd_model_stage_mixes(const hd_model_stage *stage)
                              .decays = is_linear && stage->decay != 1,
                              .dims = stage->mixed_dims,
                              .kv_heads = stage->kv_heads,
-                             .joined_rows = stage->joined_rows};
+                             .joined_rows = stage->joined_rows,
+                             .methods = stage->methods};
 }

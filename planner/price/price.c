@@ -18,6 +18,18 @@ static void set_time(hd_price *out)
     out->time_ps = hd_add_saturated(out->compute_ps, out->transfer_ps) - out->hidden_ps;
 }
 
+/* Every rank sends `bytes` to each of the others. Most leave a set of ranks where that is the smallest one. */
+static void send_to_all(hd_link_bytes *link, const hd_levels *levels, int ranks, int64_t bytes)
+{
+    for (int l = 0; l < levels->count; l++) {
+        int inner = l > 0 ? levels->within[l - 1] : 1;
+        int rest = levels->within[l] % inner;
+        int peers = levels->within[l] - (rest > 0 ? rest : inner);
+        link[l].sent_max = link[l].received_max = hd_saturated((__int128)bytes * peers);
+        link[l].total = hd_saturated((__int128)link[l].sent_max * ranks);
+    }
+}
+
 /* Sharded weights: a rank sends its part of them to all others, with gradients once more and these home. They are
  * fetched while the stage before works: behind as much work as this one has. */
 static void gather_weights(hd_price *out, const hd_pricer *p, int k)
@@ -30,11 +42,7 @@ static void gather_weights(hd_price *out, const hd_pricer *p, int k)
     if (!p->model->weights_sharded || ranks == 1 || p->machine == NULL) {
         return;
     }
-    for (int l = 0; l < levels.count; l++) {
-        int peers = levels.within[l] - (l > 0 ? levels.within[l - 1] : 1);
-        weights[l].sent_max = weights[l].received_max = hd_saturated((__int128)part * elem * peers);
-        weights[l].total = hd_saturated((__int128)weights[l].sent_max * ranks);
-    }
+    send_to_all(weights, &levels, ranks, hd_saturated((__int128)part * elem));
     for (int again = 0; again <= (p->backward ? 2 : 0); again++) {
         hd_exchange op = again == 2 ? HD_EXCHANGE_REDUCE_SCATTER : HD_EXCHANGE_ALL_GATHER;
         int64_t ps = hd_price_exchange(p, op, ranks, weights, again == 2 ? 4.0 / (double)elem : 1);
@@ -55,10 +63,7 @@ int64_t hd_price_gradients_ps(const hd_pricer *p)
     if (!p->backward || ranks == 1 || p->model->weights_sharded || p->machine == NULL) {
         return 0;
     }
-    for (int l = 0; l < levels.count; l++) {
-        int peers = levels.within[l] - (l > 0 ? levels.within[l - 1] : 1);
-        link[l].sent_max = link[l].received_max = hd_saturated((__int128)part * 4 * peers);
-    }
+    send_to_all(link, &levels, ranks, hd_saturated((__int128)part * 4));
     return hd_add_saturated(hd_price_exchange(p, HD_EXCHANGE_REDUCE_SCATTER, ranks, link, 1),
                             hd_price_exchange(p, HD_EXCHANGE_ALL_GATHER, ranks, link, 1));
 }

@@ -55,7 +55,8 @@ static heddle_status try_method(candidates *c, const hd_search *s, int state, co
     char buffer[HD_METHOD_REASON_BYTES];
     const hd_row *row = c->row;
     const hd_force *force = row->force >= 0 ? &s->force[row->force] : NULL;
-    int is_base = row->wanted != NULL ? row->wanted == method : !method->only_named;
+    int is_named = s->mixes[row->stage].kind == HEDDLE_STAGE_MODULE; /* by the model */
+    int is_base = row->wanted != NULL ? row->wanted == method : is_named || !method->only_named;
     int is_forced = force != NULL && force->method == method;
     int is_here = force == NULL || force->state < 0 || force->state == state;
     if (!is_base && !is_forced) {
@@ -87,7 +88,7 @@ static heddle_status gather(candidates *c, hd_search *s)
     for (int i = 0; i < s->nstates; i++) {
         hd_method_group group;
         HD_TRY(hd_method_group_make(&group, &s->m->shape, &s->mesh, &s->layout[i], mixes));
-        for (int k = 0; st == HEDDLE_OK && (method = hd_method_at(mixes->kind, k)) != NULL; k++) {
+        for (int k = 0; st == HEDDLE_OK && (method = hd_method_of(mixes, k)) != NULL; k++) {
             st = try_method(c, s, i, &group, method);
         }
         hd_method_group_free(&group);

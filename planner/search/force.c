@@ -42,18 +42,18 @@ static heddle_status read_stage(hd_force *f, const hd_search *s, char *name, con
 
 static heddle_status read_method(hd_force *f, const hd_search *s, const char *name)
 {
-    heddle_stage_kind kind = s->mixes[f->stage].kind;
+    const hd_method_stage *mixes = &s->mixes[f->stage];
     f->any_method = strcmp(name, "auto") == 0;
-    f->method = f->any_method ? NULL : hd_method_find(kind, name);
+    f->method = f->any_method ? NULL : hd_method_find_of(mixes, name);
     if (f->method == NULL && !f->any_method) {
         char names[256] = "auto";
         const hd_method *method = NULL;
-        for (int i = 0; (method = hd_method_at(kind, i)) != NULL; i++) {
+        for (int i = 0; (method = hd_method_of(mixes, i)) != NULL; i++) {
             hd_add_text(names, sizeof names, ", ");
             hd_add_text(names, sizeof names, method->name);
         }
         return hd_fail(HEDDLE_ERR_ARG, "'%.80s': stage '%s' of kind %s has no method '%s'; there are %s", f->text,
-                       s->m->stage[f->stage].name, hd_stage_kind_names[kind], name, names);
+                       s->m->stage[f->stage].name, hd_stage_kind_names[mixes->kind], name, names);
     }
     return HEDDLE_OK;
 }

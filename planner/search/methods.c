@@ -30,11 +30,11 @@ static heddle_status read_request(request *out, const char *text, const char **e
     return HEDDLE_OK;
 }
 
-static void list_methods(char *out, size_t out_bytes, heddle_stage_kind kind)
+static void list_methods(char *out, size_t out_bytes, const hd_method_stage *stage)
 {
     const hd_method *method = NULL;
     size_t n = (size_t)snprintf(out, out_bytes, "auto");
-    for (int i = 0; (method = hd_method_at(kind, i)) != NULL && n < out_bytes; i++) {
+    for (int i = 0; (method = hd_method_of(stage, i)) != NULL && n < out_bytes; i++) {
         n += (size_t)snprintf(out + n, out_bytes - n, ", %s", method->name);
     }
 }
@@ -59,7 +59,7 @@ static heddle_status refuse(const hd_search *s, const request *r, int stage, int
                        hd_stage_kind_names[s->mixes[stage].kind]);
     }
     if (stage >= 0) {
-        list_methods(names, sizeof names, s->mixes[stage].kind);
+        list_methods(names, sizeof names, &s->mixes[stage]);
         return hd_fail(HEDDLE_ERR_ARG, "stage '%s' of kind %s has no method '%s'; there are %s", r->stage,
                        hd_stage_kind_names[s->mixes[stage].kind], r->method, names);
     }
@@ -80,7 +80,7 @@ static heddle_status take_request(hd_search *s, const request *r)
         if (!is_any && strcmp(s->m->stage[k].name, r->stage) != 0) {
             continue;
         }
-        const hd_method *method = hd_method_find(s->mixes[k].kind, r->method);
+        const hd_method *method = hd_method_find_of(&s->mixes[k], r->method);
         if (s->mixes[k].dim >= 0 && (is_auto || method != NULL)) {
             s->wanted[k] = is_auto ? NULL : method;
             takers++;

@@ -9,12 +9,13 @@ static const hd_method *const softmax_methods[] = {&hd_method_local, &hd_method_
                                                    &hd_method_ring,  &hd_method_gather_kv, &hd_method_rsa};
 static const hd_method *const linear_methods[] = {&hd_method_local, &hd_method_lasp, &hd_method_scan, &hd_method_lasp2};
 
-/* A kind that mixes no dim, and a cross stage, has one way: local. */
+/* A module is dealt out like softmax attention. A kind that mixes no dim, and a cross stage, has one way: local. */
 const hd_method *hd_method_at(heddle_stage_kind kind, int index)
 {
-    int count = kind == HEDDLE_STAGE_ATTENTION ? (int)(sizeof softmax_methods / sizeof softmax_methods[0])
-                : kind == HEDDLE_STAGE_LINEAR  ? (int)(sizeof linear_methods / sizeof linear_methods[0])
-                                               : 1;
+    int is_softmax = kind == HEDDLE_STAGE_ATTENTION || kind == HEDDLE_STAGE_MODULE;
+    int count = is_softmax                    ? (int)(sizeof softmax_methods / sizeof softmax_methods[0])
+                : kind == HEDDLE_STAGE_LINEAR ? (int)(sizeof linear_methods / sizeof linear_methods[0])
+                                              : 1;
     return index < 0 || index >= count   ? NULL
            : kind == HEDDLE_STAGE_LINEAR ? linear_methods[index]
                                          : softmax_methods[index];
@@ -29,6 +30,26 @@ const hd_method *hd_method_find(heddle_stage_kind kind, const char *name)
         }
     }
     return NULL;
+}
+
+const hd_method *hd_method_of(const hd_method_stage *stage, int index)
+{
+    const hd_method *method = NULL;
+    for (int i = 0; (method = hd_method_at(stage->kind, i)) != NULL; i++) {
+        int is_its = stage->kind != HEDDLE_STAGE_MODULE || i == 0 || (stage->dim >= 0 && stage->methods >> i & 1U);
+        if (is_its && index-- == 0) {
+            break;
+        }
+    }
+    return method;
+}
+
+const hd_method *hd_method_find_of(const hd_method_stage *stage, const char *name)
+{
+    const hd_method *method = NULL;
+    for (int i = 0; (method = hd_method_of(stage, i)) != NULL && strcmp(method->name, name) != 0; i++) {
+    }
+    return method;
 }
 
 int64_t hd_add_saturated(int64_t a, int64_t b)

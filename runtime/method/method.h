@@ -51,6 +51,7 @@ typedef struct hd_method_stage {
     unsigned dims;       /* all that are mixed, a bit each; 0: `dim` alone */
     int64_t kv_heads;    /* 0: as many as heads */
     int64_t joined_rows; /* of text, sharded with the sequence */
+    unsigned methods;    /* MODULE: that it admits besides local, a bit each by index of hd_method_at; else not read */
 } hd_method_stage;
 
 /* Why no block runs such a stage: it is planned alone; NULL: one does. Static, and fits behind "has". */
@@ -140,6 +141,9 @@ extern const hd_method hd_method_local, hd_method_ulysses, hd_method_usp, hd_met
  * stages have local only. */
 const hd_method *hd_method_at(heddle_stage_kind kind, int index);
 const hd_method *hd_method_find(heddle_stage_kind kind, const char *name); /* NULL: none of that name */
+/* The same of those that a stage admits: of a module only those it names. */
+const hd_method *hd_method_of(const hd_method_stage *stage, int index);
+const hd_method *hd_method_find_of(const hd_method_stage *stage, const char *name);
 
 /* The planner's: `shape` is borrowed. The layout must be valid and without partial sums. */
 heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *shape, const heddle_mesh *mesh,

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 
 HEDDLE = os.environ["HEDDLE"]
 TWO = ["--machine", "2x8xh100-nvlink+ib400"]
@@ -136,6 +137,31 @@ def counts():
         need(f"switches of {model}", plan["schedule"]["switches"] == switches, plan["schedule"]["switches"])
 
 
+def modules_run_by_the_methods_they_name():
+    """Bytes of the busiest of four ranks, 1024 rows of 64 channels in bf16 each: 131072 bytes a block."""
+    block = 4096 // 4 * 64 * 2
+    sent_by = {"ring": 3 * 2 * block, "ulysses": 4 * block * 3 // 4, "rsa": 3 * 2 * block}
+    with tempfile.TemporaryDirectory() as folder:
+        path, saved = folder + "/m.yaml", folder + "/plan.json"
+        mesh = ["--mesh", "sp=4", "--epilogue", "any", "--objective", "bytes", "--machine", "8xh100-nvlink"]
+        for method in (None, *sent_by):
+            named = f", heads: 8, methods: [{method}]" if method else ""
+            with open(path, "w") as f:
+                f.write("model: m\ndtype: bf16\ntensors: {x: [s, c]}\n")
+                f.write("dims: {s: {size: 4096, role: seq}, c: {size: 64, role: channel}}\n")
+                f.write(f"stages: [{{name: mod, kind: module, over: s, token_flops: 1000000{named}}}]\n")
+            plan = ask("plan", path, *mesh)
+            stage = plan["stages"][0]
+            need(f"module with {method}: way", stage["method"] == (method or "local"), stage)
+            need(f"module with {method}: bytes", plan["bytes_per_rank_max"] == sent_by.get(method, 0), plan["links"])
+            say("plan", path, *mesh, "--output", saved)
+            again = ask("simulate", path, "--schedule", saved, "--machine", "8xh100-nvlink")["bytes_total"]
+            need(f"module with {method}: read again", again == plan["bytes_total"], plan)
+            other = subprocess.run([HEDDLE, "plan", path, *mesh, "--method", "mod=usp"], capture_output=True, text=True)
+            admitted = "there are auto, local" + (f", {method}" if method else "")
+            need("usp is refused", other.returncode == 2 and other.stderr.strip().endswith(admitted), other.stderr)
+
+
 def training_counts_the_sums_of_gradients():
     """The objective's seconds are the forecast's, and those that a schedule says."""
     for model in ("stdit3-xl2", "latte-xl2", "transnormerllm-1b"):
@@ -170,6 +196,7 @@ for check in (
     ends_apart,
     steady_state,
     counts,
+    modules_run_by_the_methods_they_name,
     training_counts_the_sums_of_gradients,
     inference_holds_no_backward,
 ):

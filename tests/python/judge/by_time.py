@@ -2,6 +2,7 @@
 import math
 
 from judge.by_bytes import Bytes, methods_of
+from judge.memory import Memory
 from judge.model import BYTES, blocks, volume
 from judge.moved import Group, Moved, axes_of, edge, groups_of, heads_to_and_fro, key_heads, method_bytes
 
@@ -99,6 +100,14 @@ class Machine:
         return max((self.exchange_ps(exchange, group, l, max(on.busiest(0), on.busiest(1)) * part)
                     for l, on in levels.items()), default=0)
 
+    def to_all_ps(self, exchange, ranks, amount):
+        """Every rank sends so much to each of the others."""
+        moved = Moved()
+        for a in range(ranks):
+            for b in range(ranks):
+                moved.add(a, b, amount if a != b else 0)
+        return self.slowest_ps(exchange, ranks, moved)
+
     def hidden_ps(self, work, transfer):
         return min(work, transfer) * max(0, 2 - self.slowdown)
 
@@ -109,6 +118,16 @@ class Times(Bytes):
     def __init__(self, machine, model, layouts, slack, backward, is_end_free, recompute):
         super().__init__(model, layouts, slack, backward, is_end_free)
         self.machine, self.recompute = machine, recompute
+
+    def always(self):
+        """Of every plan: whole gradients in f32 are added up, each rank's part first, and go to all ranks."""
+        ranks = math.prod(size for _, size in self.layouts.grid.axes)
+        if not self.backward or ranks == 1:
+            return 0
+        memory = Memory(self.model, self.layouts, True, self.recompute)
+        count = sum(memory.parameters(stage) for stage in self.model.stages) * self.model.repeat
+        part = -(-count // ranks) * 4
+        return sum(self.machine.to_all_ps(what, ranks, part) for what in ("reduce_scatter", "all_gather"))
 
     def ways(self, stage):
         found = []
