@@ -83,6 +83,7 @@ lacking() {
     command -v musl-gcc >/dev/null || echo musl
     command -v chromium >/dev/null || echo chromium
     [ -r /proc/self/smaps_rollup ] || echo smaps
+    unshare --pid --fork true 2>/dev/null || echo pidns
     in_namespace() { PATH=$PATH:/usr/sbin:/sbin unshare --net "$@" 2>/dev/null; }
     in_namespace ip link add name left type veth peer name right || echo netns
     in_namespace tc qdisc add dev lo root tbf rate 1mbit burst 10kb limit 10kb || echo tbf

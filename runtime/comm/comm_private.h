@@ -19,8 +19,9 @@ enum { HD_RECORD_BYTES = 256 /* what every rank tells the others when something 
 
 /* Where a rank's device is. */
 typedef struct hd_device_place {
-    int32_t process, number;
-    char id[40]; /* on its host */
+    hd_process process;
+    int32_t number;
+    char id[44]; /* on its host */
 } hd_device_place;
 
 /* What differs between transports; no slot is NULL but check, relax and destroy, and sendrecv and those of exchanges

@@ -10,10 +10,12 @@ struct hd_mapping {
     char *memory;         /* here */
 };
 
-/* In this process, where addresses are the same. */
+/* In this process, where addresses are the same. Not by pids, which two containers may have in common. */
 static int is_here(const heddle_comm *comm, int rank)
 {
-    return comm->group->team != NULL || hd_comm_peer_pid(comm, rank) == comm->group->maker;
+    hd_control *const *control = comm->group->control;
+    const int index = comm->member[rank];
+    return index >= 0 && hd_process_is(&control[index]->process, &control[comm->group->me]->process);
 }
 
 /* --- addresses ---------------------------------------------------------------------------------------------------- */

@@ -2,7 +2,6 @@
 #include "runtime/comm/comm_private.h"
 
 #include <string.h>
-#include <unistd.h>
 
 enum { MOST_RANKS = 64 /* HD_DEVICE_MAX_PEERS of the kernels */ };
 
@@ -40,8 +39,9 @@ heddle_status hd_comm_gather_places(hd_device_place **out, hd_sharers *sharers, 
                                     const hd_device *device)
 {
     heddle_status st = HEDDLE_OK;
-    hd_device_place own = {.process = getpid(), .number = device->number}, *place = NULL;
+    hd_device_place own = {.number = device->number}, *place = NULL;
     st = hd_alloc((void **)&place, (size_t)comm->size, sizeof *place, "places of devices");
+    st = st == HEDDLE_OK ? hd_process_self(&own.process) : st;
     if (st == HEDDLE_OK && device->library->identify != NULL) {
         st = device->library->identify(own.id, sizeof own.id, device->number);
     }
@@ -51,7 +51,7 @@ heddle_status hd_comm_gather_places(hd_device_place **out, hd_sharers *sharers, 
     for (int r = 0; r < comm->size; r++) {
         int is_same = strcmp(place[r].id, own.id) == 0;
         sharers->all += is_same;
-        sharers->in_process += is_same && place[r].process == own.process;
+        sharers->in_process += is_same && hd_process_is(&place[r].process, &own.process);
     }
     *out = place;
     place = NULL;
@@ -83,7 +83,8 @@ heddle_status hd_comm_peer_wire(const heddle_comm *comm, const hd_device *device
                        comm->sharers.all, comm->size, device->name, blocks);
     }
     for (int r = 0; r < comm->size; r++) { /* of other processes: hd_comm_try_maps */
-        HD_TRY(place[r].process == getpid() ? device->library->reach(device->number, place[r].number) : HEDDLE_OK);
+        const int is_here = hd_process_is(&place[r].process, &place[comm->rank].process);
+        HD_TRY(is_here ? device->library->reach(device->number, place[r].number) : HEDDLE_OK);
     }
 out:
     return st;

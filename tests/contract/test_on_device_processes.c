@@ -5,11 +5,13 @@
 #include "time_limit.h"
 
 #include <heddle/peers.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-enum { REPLAYS = 20, MOST_CALLS = 120 };
+enum { REPLAYS = 20, MOST_CALLS = 120, LACKS_NAMESPACE = 77 };
 
 /* --- whose memory ------------------------------------------------------------------------------------------------- */
 
@@ -305,4 +307,53 @@ out:
 HD_CASE(every_call_can_fail)
 {
     HD_OK(heddle_run_ranks_with(2, "shm", NULL, each_fails, NULL));
+}
+
+/* --- pids --------------------------------------------------------------------------------------------------------- */
+
+/* In a container of its own, whose first process this is. */
+static int in_container(const char *key, int rank)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_comm *comm = NULL;
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.deadline_ms = (int)(hd_test_limit_ns(5) / 1000000);
+    CHECK(getpid() == 1);
+    HD_TRY(heddle_comm_join(&comm, key, rank, 2, &options));
+    st = attaches_and_moves(comm);
+out:
+    if (st != HEDDLE_OK) {
+        fprintf(stderr, "rank %d: %s\n", rank, heddle_last_error());
+    }
+    heddle_comm_destroy(comm);
+    return st == HEDDLE_OK ? 0 : 1;
+}
+
+/* Both ranks are process 1, and the other one's addresses are not one's own: its memory is mapped, or another wire is
+ * taken. */
+HD_CASE(equal_pids_are_two_processes)
+{
+    char key[40];
+    snprintf(key, sizeof key, "one-%d", (int)getpid());
+    for (int rank = 0; rank < 2; rank++) {
+        const pid_t outside = fork();
+        assert_true(outside >= 0);
+        if (outside == 0) {
+            int status = LACKS_NAMESPACE << 8;
+            const pid_t first = unshare(CLONE_NEWPID) == 0 ? fork() : -1;
+            if (first == 0) {
+                _exit(in_container(key, rank));
+            }
+            _exit(first > 0 && waitpid(first, &status, 0) != first ? 1 : WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+        }
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        int status = -1;
+        assert_true(wait(&status) > 0 && WIFEXITED(status));
+        if (WEXITSTATUS(status) == LACKS_NAMESPACE) {
+            hd_skip("pidns", "a namespace of pids is not permitted here");
+        }
+        assert_int_equal(WEXITSTATUS(status), 0);
+    }
 }

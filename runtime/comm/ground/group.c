@@ -218,7 +218,7 @@ heddle_status hd_group_of_team(hd_group **out, hd_team *team, int me)
     if (st != HEDDLE_OK) {
         return st;
     }
-    for (int i = 0; i < team->n; i++) {
+    for (int i = 0; i < team->n; i++) { /* `process` stays empty everywhere: they are one */
         g->control[i] = &team->control[i];
         g->pid[i] = getpid();
         g->window[i] = (hd_window){0, SIZE_MAX};

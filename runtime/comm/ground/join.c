@@ -339,6 +339,7 @@ static heddle_status meeting_open(hd_meeting *m)
     HD_TRY(hd_group_new(&m->group, join->n, join->me, join->ranks));
     HD_TRY(hd_arena_create(m->group, join->arena_bytes));
     hd_group *g = m->group;
+    HD_TRY(hd_process_self(&g->control[g->me]->process));
     g->pid[g->me] = getpid();
     g->life[g->me].fd = hd_fd_aside((int)syscall(SYS_pidfd_open, getpid(), 0));
     sched_getaffinity(0, sizeof g->control[g->me]->cpus, &g->control[g->me]->cpus);
