@@ -56,8 +56,8 @@ typedef struct hd_model_stage {
     int core;                         /* q, k and v are given: attention alone, no product, norm or residual */
     int64_t weights;                  /* parameters, where they are not a block's; 0: nothing was said */
     int64_t token_flops, token_bytes; /* MODULE: by token; token_bytes are kept from forward to backward */
-    unsigned methods; /* MODULE: as in hd_method_stage; bit 0, local, is always there */
-    int64_t nweights; /* derived for every kind: parameters of the stage */
+    unsigned methods;                 /* MODULE: as in hd_method_stage; bit 0, local, is always there */
+    int64_t nweights;                 /* derived for every kind: parameters of the stage */
 } hd_model_stage;
 
 struct heddle_model {
