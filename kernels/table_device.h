@@ -19,6 +19,7 @@
 #define HD_KERNELS_TABLE_DEVICE_H
 
 #include "kernels/copy.h"
+#include "kernels/device_rows.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -96,6 +97,23 @@ typedef struct hd_device_kernels {
     int (*clear)(const hd_device_move *move, void *stream);
     /* As hd_sum_fn, bit for bit; 1 <= nterms <= HD_DEVICE_MAX_PEERS; term: host memory, read by the launcher. */
     int (*sum)(void *dst, const void *const *term, int nterms, int64_t elems, heddle_dtype dtype, void *stream);
+
+    /* --- rows of blocks (kernels/device_rows.h), as the CPU's slots of these names (kernels/table.h), from F32, BF16
+     * or F16 */
+
+    /* dst may be src. */
+    int (*norm_modulate)(const hd_device_rows *of, void *dst, const void *src, const float *shift, const float *scale,
+                         void *stream);
+    /* y: of x's type or F32 */
+    int (*gate_residual)(const hd_device_rows *of, void *x, const void *y, heddle_dtype y_dtype, const float *gate,
+                         void *stream);
+    /* dst = gelu(src), tanh form; dst may be src where they are of one type */
+    int (*gelu)(void *dst, heddle_dtype dst_dtype, const void *src, heddle_dtype src_dtype, int64_t elems,
+                void *stream);
+    int (*convert)(void *dst, heddle_dtype dst_dtype, const void *src, heddle_dtype src_dtype, int64_t elems,
+                   void *stream);
+    /* In place. */
+    int (*norm_rotate)(const hd_device_heads *of, void *x, void *stream);
 } hd_device_kernels;
 
 /* Compiled by nvcc into the device library, or for the emulator of the tests. */

@@ -17,6 +17,21 @@ int hd_move_clear(const hd_device_move *move, void *stream);
 int hd_cuda_sum_load(void);
 int hd_cuda_sum(void *dst, const void *const *term, int nterms, int64_t elems, heddle_dtype dtype, void *stream);
 
+int hd_rows_load(void);
+int hd_rows_norm_modulate(const hd_device_rows *of, void *dst, const void *src, const float *shift, const float *scale,
+                          void *stream);
+int hd_rows_gate_residual(const hd_device_rows *of, void *x, const void *y, heddle_dtype y_dtype, const float *gate,
+                          void *stream);
+
+int hd_elements_load(void);
+int hd_elements_gelu(void *dst, heddle_dtype dst_dtype, const void *src, heddle_dtype src_dtype, int64_t elems,
+                     void *stream);
+int hd_elements_convert(void *dst, heddle_dtype dst_dtype, const void *src, heddle_dtype src_dtype, int64_t elems,
+                        void *stream);
+
+int hd_heads_load(void);
+int hd_heads_norm_rotate(const hd_device_heads *of, void *x, void *stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -5,7 +5,7 @@
 
 static const int64_t MOST_VECTORS = INT32_MAX; /* of one box: a divisor's reach */
 
-static hd_divisor divisor(int64_t d)
+hd_divisor hd_divisor_of(int64_t d)
 {
     hd_divisor out = {.d = (uint32_t)d};
     if (d > 1) {
@@ -56,10 +56,10 @@ static void add_piece(pieces *p, const hd_device_box *box)
                               .width_bytes = (uint32_t)width,
                               .src_offset_bytes = box->src_offset_bytes,
                               .dst_offset_bytes = box->dst_offset_bytes,
-                              .run = divisor(box->run_bytes / width)};
+                              .run = hd_divisor_of(box->run_bytes / width)};
         for (int i = 0; i < HD_MAX_LOOPS; i++) {
             int from = box->nloops - 1 - i;
-            made->loop[i].count = divisor(from >= 0 ? box->count[from] : 1);
+            made->loop[i].count = hd_divisor_of(from >= 0 ? box->count[from] : 1);
             made->loop[i].src_stride_bytes = from >= 0 ? box->src_stride_bytes[from] : 0;
             made->loop[i].dst_stride_bytes = from >= 0 ? box->dst_stride_bytes[from] : 0;
         }

@@ -54,6 +54,7 @@ HD_ANYWHERE const hd_list_box *hd_list_boxes(const hd_list *list)
 #ifdef __cplusplus
 extern "C" {
 #endif
+hd_divisor hd_divisor_of(int64_t d);
 size_t hd_list_bytes(const hd_device_box *box, int nboxes, int blocks);
 void hd_list_make(void *list, const hd_device_box *box, int nboxes, int blocks);
 int hd_list_blocks_of(const void *list);

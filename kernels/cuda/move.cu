@@ -1,5 +1,6 @@
 /* Boxes between device memories, any dtype, and how ranks meet over them
  * (kernels/table_device.h). */
+#include "kernels/cuda/divide.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/lang.h"
 #include "kernels/cuda/list.h"
@@ -29,18 +30,13 @@ typedef struct block_memory {
     char *dst; /* where the box's destination begins */
 } block_memory;
 
-HD_DEV uint32_t divide(const hd_divisor *by, uint32_t n)
-{
-    return by->mul == 0 ? n : hd_high_product(n, by->mul) >> by->shift;
-}
-
 typedef struct place {
     int64_t src, dst;
 } place;
 
 HD_DEV void step_of(place *at, const hd_list_loop *loop, uint32_t *row, int is_outermost)
 {
-    uint32_t outer = is_outermost ? 0 : divide(&loop->count, *row);
+    uint32_t outer = is_outermost ? 0 : hd_divide(&loop->count, *row);
     int64_t step = *row - outer * loop->count.d;
     at->src += step * loop->src_stride_bytes;
     at->dst += step * loop->dst_stride_bytes;
@@ -50,7 +46,7 @@ HD_DEV void step_of(place *at, const hd_list_loop *loop, uint32_t *row, int is_o
 /* Of vector v. Few loops, the rule, are unrolled. */
 HD_DEV place place_of(const hd_list_box *box, uint32_t v, int has_few)
 {
-    uint32_t row = divide(&box->run, v);
+    uint32_t row = hd_divide(&box->run, v);
     int64_t within = (int64_t)(v - row * box->run.d) * box->width_bytes;
     place at = {within, within};
     if (has_few) {

@@ -4,8 +4,12 @@
 
 static int load(void)
 {
-    int error = hd_move_load();
-    return error != 0 ? error : hd_cuda_sum_load();
+    int (*const load_of[])(void) = {hd_move_load, hd_cuda_sum_load, hd_rows_load, hd_elements_load, hd_heads_load};
+    int error = 0;
+    for (int i = 0; i < (int)(sizeof load_of / sizeof load_of[0]) && error == 0; i++) {
+        error = load_of[i]();
+    }
+    return error;
 }
 
 const hd_device_kernels hd_kernels_cuda = {
@@ -19,4 +23,9 @@ const hd_device_kernels hd_kernels_cuda = {
     .pull = hd_move_pull,
     .clear = hd_move_clear,
     .sum = hd_cuda_sum,
+    .norm_modulate = hd_rows_norm_modulate,
+    .gate_residual = hd_rows_gate_residual,
+    .gelu = hd_elements_gelu,
+    .convert = hd_elements_convert,
+    .norm_rotate = hd_heads_norm_rotate,
 };

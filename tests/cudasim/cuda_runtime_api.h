@@ -15,7 +15,8 @@
  *   graphs    StreamBeginCapture StreamEndCapture ThreadExchangeStreamCaptureMode GraphInstantiate GraphLaunch
  *             GraphDestroy GraphExecDestroy
  *   names     IpcGetMemHandle IpcOpenMemHandle IpcCloseMemHandle, between processes of this machine
- *   kernels   FuncGetAttributes OccupancyMaxActiveBlocksPerMultiprocessor; launched by HD_LAUNCH of kernels/cuda/lang.h
+ *   kernels   FuncGetAttributes FuncSetAttribute (memory of blocks) OccupancyMaxActiveBlocksPerMultiprocessor; launched
+ * by HD_LAUNCH of kernels/cuda/lang.h
  */
 #ifndef HD_CUDASIM_RUNTIME_API_H
 #define HD_CUDASIM_RUNTIME_API_H
@@ -134,6 +135,10 @@ struct cudaFuncAttributes {
     int maxThreadsPerBlock, numRegs;
 };
 
+enum cudaFuncAttribute {
+    cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+};
+
 #define CUDA_IPC_HANDLE_SIZE 64
 
 typedef struct cudaIpcMemHandle_st {
@@ -215,6 +220,7 @@ cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned
 cudaError_t cudaIpcCloseMemHandle(void *memory);
 
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *function);
+cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute what, int value);
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int threads,
                                                           size_t shared_bytes);
 

@@ -47,6 +47,9 @@ HD_SIM_EXPORT int64_t hd_sim_kernels(void);
 HD_SIM_EXPORT void hd_sim_set_processors(int n);
 /* From now on one kernel runs at a time, of all streams and devices, as under tools that look into kernels. */
 HD_SIM_EXPORT void hd_sim_set_serial(int is_serial);
+/* From now on the blocks of a launch run from the last one to the first, and the threads of each likewise: what depends
+ * on their order comes out otherwise. */
+HD_SIM_EXPORT void hd_sim_set_reversed(int is_reversed);
 /* Of the launch that had most since this was asked last. */
 HD_SIM_EXPORT int hd_sim_most_blocks(void);
 /* Kernels that were launched without having been loaded (cudaFuncGetAttributes): a GPU loads them then, and waits for

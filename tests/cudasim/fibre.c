@@ -33,16 +33,16 @@ enum {
     MAX_THREADS = 1024,
     SHARED_BYTES = 64 << 10,
     ALL_SHARED_BYTES = 64 << 20,
-    MAX_SHARED = 16
+    MAX_SHARED = 16,
+    DYNAMIC = 0xcb /* what it holds at first */,
+    EDGE_BYTES = 8
 };
-
-typedef enum state { READY, AT_BARRIER, DONE } state;
 
 typedef struct fibre {
     void *top; /* of its stack, while it is not running */
     char *stack;
     hd_sim_thread self;
-    state state;
+    hd_sim_lane lane;
     void *kept, *detector;
 } fibre;
 
@@ -66,8 +66,10 @@ typedef struct engine {
     size_t own_bytes;
     const hd_sim_op *op;
     char begin, end; /* edges */
-    void *barrier;   /* edge of the present block: a new one for each, or the
-                      detector would order blocks */
+    fibre *set;      /* of the present block */
+    unsigned block;
+    char *barrier; /* edge of the present block, then those of its warps: new ones
+                      for each, or the detector would order blocks */
     /* Memory of blocks. Each block of a kernel has its own, or the detector would take one's for another's. */
     char *shared;
     size_t shared_from, shared_used;
@@ -114,7 +116,7 @@ static void go_home(void)
 #ifdef HD_SIM_TSAN
     __tsan_switch_to_fiber(e->home_detector, NO_SYNC);
 #endif
-    LEAVE(f->state == DONE ? NULL : &f->kept, e->home_bottom, e->home_bytes);
+    LEAVE(f->lane.state == HD_SIM_DONE ? NULL : &f->kept, e->home_bottom, e->home_bytes);
     hd_sim_switch(&f->top, e->home);
     ARRIVE(f->kept, &my()->home_bottom, &my()->home_bytes);
 }
@@ -138,7 +140,7 @@ static void fibre_main(void)
     e->op->u.kernel.body(e->op->u.kernel.args);
     e = my();
     hd_sim_release(&e->end);
-    e->now->state = DONE;
+    e->now->lane.state = HD_SIM_DONE;
     go_home();
     hd_sim_die("a thread of %s goes on behind its end", e->op->u.kernel.name);
 }
@@ -152,9 +154,45 @@ void hd_sim_sync(void)
 {
     engine *e = my();
     hd_sim_release(e->barrier);
-    e->now->state = AT_BARRIER;
+    e->now->lane.state = HD_SIM_AT_BARRIER;
     go_home();
     hd_sim_acquire(my()->barrier);
+}
+
+/* Another fibre in every block: nothing is ordered by chance. */
+static fibre *fibre_of(engine *e, unsigned thread, unsigned block)
+{
+    return &e->set[(thread + block * 7 + 1) % e->op->u.kernel.threads];
+}
+
+hd_sim_lane *hd_sim_lane_of(unsigned thread)
+{
+    engine *e = my();
+    return &fibre_of(e, thread, e->block)->lane;
+}
+
+hd_sim_lane *hd_sim_own_lane(void)
+{
+    return &my()->now->lane;
+}
+
+const char *hd_sim_kernel_name(void)
+{
+    return my()->op->u.kernel.name;
+}
+
+void hd_sim_wait_for_warp(int is_order)
+{
+    engine *e = my();
+    char *edge = e->barrier + EDGE_BYTES * (size_t)(1 + e->now->self.thread / 32);
+    if (is_order) {
+        hd_sim_release(edge);
+    }
+    e->now->lane.state = HD_SIM_AT_WARP;
+    go_home();
+    if (is_order) {
+        hd_sim_acquire(edge);
+    }
 }
 
 void hd_sim_nap(void)
@@ -194,6 +232,12 @@ void *hd_sim_shared(const char *file, int line, uint64_t bytes)
     e->piece[e->npieces++].at = at;
     e->shared_used += (bytes + 15) / 16 * 16;
     return at;
+}
+
+void *hd_sim_dynamic_shared(void)
+{
+    engine *e = my();
+    return e->shared + e->shared_from + SHARED_BYTES;
 }
 
 static void *pages(size_t bytes)
@@ -241,7 +285,7 @@ static engine *need_engine(unsigned threads)
 static void make_ready(fibre *f, unsigned thread, unsigned block, const hd_sim_op *op)
 {
     f->self = (hd_sim_thread){thread, block, op->u.kernel.threads, op->u.kernel.blocks};
-    f->state = READY;
+    hd_sim_lane_begins(&f->lane);
     f->kept = NULL;
     void **top = (void **)(f->stack + STACK_BYTES - 64);
     *--top = NULL;
@@ -252,71 +296,73 @@ static void make_ready(fibre *f, unsigned thread, unsigned block, const hd_sim_o
 }
 
 /* One turn of all fibres; how many have not ended. */
-static unsigned turn(engine *e, fibre *set, unsigned threads)
+static unsigned turn(engine *e, unsigned threads, int is_reversed)
 {
-    unsigned live = 0, waiting = 0;
+    unsigned live = 0, waiting = 0, lanes = 0;
     for (unsigned i = 0; i < threads; i++) {
-        fibre *f = &set[i];
-        if (f->state == READY) {
+        fibre *f = &e->set[is_reversed ? threads - 1 - i : i];
+        if (f->lane.state == HD_SIM_READY) {
             go_to(e, f);
         }
-        live += f->state != DONE;
-        waiting += f->state == AT_BARRIER;
+        live += f->lane.state != HD_SIM_DONE;
+        waiting += f->lane.state == HD_SIM_AT_BARRIER;
+        lanes += f->lane.state == HD_SIM_AT_WARP;
     }
     for (unsigned i = 0; i < threads && waiting == live; i++) {
-        fibre *f = &set[i];
-        f->state = f->state == AT_BARRIER ? READY : f->state;
+        fibre *f = &e->set[i];
+        f->lane.state = f->lane.state == HD_SIM_AT_BARRIER ? HD_SIM_READY : f->lane.state;
+    }
+    if (lanes > 0) {
+        hd_sim_warps_go_on(threads, e->block);
     }
     return live;
 }
 
-static _Atomic int serial, is_running;
-
-void hd_sim_set_serial(int is_serial)
+static void give_shared(engine *e, unsigned dynamic_bytes)
 {
-    atomic_store(&serial, is_serial);
+    const size_t most = SHARED_BYTES + dynamic_bytes;
+    e->npieces = 0;
+    e->shared_used = e->shared_used + most <= ALL_SHARED_BYTES ? e->shared_used : 0;
+    e->shared_from = e->shared_used;
+#ifndef HD_SIM_TSAN /* which would see it as a thread's */
+    memset(e->shared + e->shared_from + SHARED_BYTES, DYNAMIC, dynamic_bytes);
+#endif
 }
 
-/* 1: nobody else runs until it is given back. Atomics here are no order for the race detector. */
-static int take_turn(void)
+static void run_block(engine *e, const hd_sim_op *op, unsigned block, int is_reversed)
 {
-    int is_taken = atomic_load(&serial);
-    for (int idle = 0; is_taken && !atomic_compare_exchange_weak(&is_running, &idle, 1); idle = 0) {
-        sched_yield();
+    const unsigned threads = op->u.kernel.threads;
+    e->set = e->fibre[(unsigned)__builtin_popcount(block) % SETS]; /* no pattern that lists of blocks have, too */
+    e->block = block;
+    give_shared(e, op->u.kernel.shared_bytes);
+    for (unsigned i = 0; i < threads; i++) {
+        make_ready(fibre_of(e, i, block), i, block, op);
     }
-    return is_taken;
+    char *volatile barrier = malloc(EDGE_BYTES * (2 + threads / 32)); /* known on this stack, too */
+    e->barrier = barrier;
+    while (turn(e, threads, is_reversed) > 0) {
+    }
+    free(barrier);
+    e->shared_used += op->u.kernel.shared_bytes > 0 ? SHARED_BYTES + op->u.kernel.shared_bytes : 0;
 }
 
 void hd_sim_run_kernel(hd_sim_op *op)
 {
     unsigned threads = op->u.kernel.threads;
     engine *e = need_engine(threads);
-    int has_turn = take_turn();
+    int has_turn = hd_sim_take_turn();
     e->op = op;
     e->shared_used = 0;
 #ifdef HD_SIM_TSAN
     e->home_detector = __tsan_get_current_fiber();
 #endif
     hd_sim_release(&e->begin);
-    for (unsigned block = 0; block < op->u.kernel.blocks; block++) {
-        fibre *set =
-            e->fibre[(unsigned)__builtin_popcount(block) % SETS]; /* no pattern that lists of blocks have, too */
-        e->npieces = 0;
-        e->shared_used = e->shared_used + SHARED_BYTES <= ALL_SHARED_BYTES ? e->shared_used : 0;
-        e->shared_from = e->shared_used;
-        for (unsigned i = 0; i < threads; i++) { /* another fibre in every block: nothing is ordered by chance */
-            make_ready(&set[(i + block * 7 + 1) % threads], i, block, op);
-        }
-        void *volatile barrier = malloc(1); /* known on this stack, too */
-        e->barrier = barrier;
-        while (turn(e, set, threads) > 0) {
-        }
-        free(barrier);
+    int is_reversed = hd_sim_is_reversed();
+    for (unsigned i = 0; i < op->u.kernel.blocks; i++) {
+        run_block(e, op, is_reversed ? op->u.kernel.blocks - 1 - i : i, is_reversed);
     }
     hd_sim_acquire(&e->end);
-    if (has_turn) {
-        atomic_store(&is_running, 0);
-    }
+    hd_sim_give_turn(has_turn);
     atomic_fetch_add(&kernels, 1);
 }
 
@@ -327,6 +373,7 @@ void hd_sim_end_fibres(void)
         munmap(f->stack, STACK_BYTES);
 #ifdef HD_SIM_TSAN
         __tsan_destroy_fiber(f->detector);
+        hd_sim_lane_ends(&f->lane);
 #endif
     }
     if (mine != NULL) {

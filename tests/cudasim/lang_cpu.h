@@ -22,6 +22,10 @@ void *hd_sim_shared(const char *file, int line, uint64_t bytes);
 void *hd_sim_at(const void *address, uint64_t bytes);
 void hd_sim_launch(const char *name, hd_sim_body body, unsigned blocks, unsigned threads, cudaStream_t stream,
                    const void *args, uint64_t bytes);
+/* With so many bytes of memory for each block besides what its kernel names, which hd_sim_dynamic_shared gives. */
+void hd_sim_launch_shared(const char *name, hd_sim_body body, unsigned blocks, unsigned threads, unsigned shared_bytes,
+                          cudaStream_t stream, const void *args, uint64_t bytes);
+void *hd_sim_dynamic_shared(void);
 uint64_t hd_sim_time_ns(void);
 
 #define HD_DEV static inline

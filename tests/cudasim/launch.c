@@ -1,6 +1,8 @@
 /* Launches of kernels, and what is known of those. */
 #include "sim.h"
 
+#include <sched.h>
+
 static void drop_kernel(hd_sim_op *op)
 {
     free(op->u.kernel.args);
@@ -58,14 +60,72 @@ static void note_unloaded(hd_sim_body body)
     load(body);
 }
 
+/* Those that may have more memory for a block than every kernel may. */
+static struct {
+    hd_sim_body body;
+    int bytes;
+} allowed[HD_SIM_MAX_KERNELS];
+static int nallowed;
+
+enum { EVERY_KERNEL_MAY = 48 << 10, MOST_SHARED = 227 << 10 /* as on an H100 */ };
+
+/* With the lock; of dynamic memory. */
+static int *allowed_to(hd_sim_body body)
+{
+    int at = 0;
+    while (at < nallowed && allowed[at].body != body) {
+        at++;
+    }
+    if (at == nallowed && at < HD_SIM_MAX_KERNELS) {
+        allowed[nallowed].body = body;
+        allowed[nallowed++].bytes = EVERY_KERNEL_MAY;
+    }
+    return at < HD_SIM_MAX_KERNELS ? &allowed[at].bytes : NULL;
+}
+
+static int may_have(hd_sim_body body, unsigned shared_bytes)
+{
+    hd_sim_lock();
+    const int *most = allowed_to(body);
+    int may = most != NULL && shared_bytes <= (unsigned)*most;
+    hd_sim_unlock();
+    return may;
+}
+
+cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute what, int value)
+{
+    HD_SIM_CALL();
+    cudaError_t error = cudaErrorInvalidValue;
+    if (function != NULL && what == cudaFuncAttributeMaxDynamicSharedMemorySize && value >= 0 && value <= MOST_SHARED) {
+        hd_sim_lock();
+        int *most = allowed_to((hd_sim_body)(uintptr_t)function);
+        if (most != NULL) {
+            *most = value > EVERY_KERNEL_MAY ? value : EVERY_KERNEL_MAY;
+            error = cudaSuccess;
+        }
+        hd_sim_unlock();
+    }
+    return hd_sim_result(error);
+}
+
 void hd_sim_launch(const char *name, hd_sim_body body, unsigned blocks, unsigned threads, cudaStream_t stream,
                    const void *args, uint64_t bytes)
+{
+    hd_sim_launch_shared(name, body, blocks, threads, 0, stream, args, bytes);
+}
+
+void hd_sim_launch_shared(const char *name, hd_sim_body body, unsigned blocks, unsigned threads, unsigned shared_bytes,
+                          cudaStream_t stream, const void *args, uint64_t bytes)
 {
     if (hd_sim_begin_in_context() != cudaSuccess) {
         return;
     }
     if (blocks == 0 || threads == 0 || threads > 1024) {
         hd_sim_result(cudaErrorInvalidConfiguration);
+        return;
+    }
+    if (!may_have(body, shared_bytes)) {
+        hd_sim_result(cudaErrorInvalidValue);
         return;
     }
     void *copy = aligned_alloc(64, (bytes + 63) / 64 * 64);
@@ -76,7 +136,8 @@ void hd_sim_launch(const char *name, hd_sim_body body, unsigned blocks, unsigned
     memcpy(copy, args, bytes);
     note_blocks((int)blocks);
     note_unloaded(body);
-    hd_sim_op op = {.run = hd_sim_run_kernel, .drop = drop_kernel, .u.kernel = {name, body, blocks, threads, copy}};
+    hd_sim_op op = {
+        .run = hd_sim_run_kernel, .drop = drop_kernel, .u.kernel = {name, body, blocks, threads, shared_bytes, copy}};
     hd_sim_result(hd_sim_enqueue(stream, &op));
 }
 
@@ -95,4 +156,40 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
     HD_SIM_CALL();
     *blocks = 2;
     return hd_sim_result(function != NULL && threads > 0 && shared_bytes == 0 ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+static _Atomic int serial, is_running;
+
+void hd_sim_set_serial(int is_serial)
+{
+    atomic_store(&serial, is_serial);
+}
+
+/* Atomics here are no order for the race detector. */
+int hd_sim_take_turn(void)
+{
+    int is_taken = atomic_load(&serial);
+    for (int idle = 0; is_taken && !atomic_compare_exchange_weak(&is_running, &idle, 1); idle = 0) {
+        sched_yield();
+    }
+    return is_taken;
+}
+
+void hd_sim_give_turn(int is_taken)
+{
+    if (is_taken) {
+        atomic_store(&is_running, 0);
+    }
+}
+
+static _Atomic int reversed;
+
+void hd_sim_set_reversed(int is_reversed)
+{
+    atomic_store(&reversed, is_reversed);
+}
+
+int hd_sim_is_reversed(void)
+{
+    return atomic_load(&reversed);
 }

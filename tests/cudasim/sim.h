@@ -21,7 +21,7 @@
 enum {
     HD_SIM_MAX_DEVICES = 16,
     HD_SIM_MAX_CONNECTIONS = 32,
-    HD_SIM_MAX_KERNELS = 64,
+    HD_SIM_MAX_KERNELS = 256,
     HD_SIM_MAX_LANES = 16 /* streams of one capture */
 };
 
@@ -140,7 +140,7 @@ struct hd_sim_op {
         struct {
             const char *name;
             hd_sim_body body;
-            unsigned blocks, threads;
+            unsigned blocks, threads, shared_bytes;
             void *args;
         } kernel;
     } u;
@@ -194,9 +194,57 @@ cudaError_t hd_sim_capture_wait(cudaStream_t stream, const struct CUevent_st *ev
 
 int hd_sim_copies(const hd_sim_op *op, const void *memory, size_t bytes);
 
+/* --- launch.c */
+
+int hd_sim_take_turn(void); /* 1: no other kernel runs until it is given back */
+void hd_sim_give_turn(int is_taken);
+int hd_sim_is_reversed(void);
+
 /* --- fibre.c */
 
 void hd_sim_run_kernel(hd_sim_op *op);
 void hd_sim_end_fibres(void); /* of this thread */
+
+/* Why a thread of a kernel does not run. */
+typedef enum hd_sim_state {
+    HD_SIM_READY,
+    HD_SIM_AT_BARRIER,
+    HD_SIM_AT_WARP, /* waits for the other lanes of its warp */
+    HD_SIM_DONE
+} hd_sim_state;
+
+enum { HD_SIM_LEFT_BYTES = 32, HD_SIM_MAX_COPIES = 256 /* of a thread that are not done */, HD_SIM_MAX_GROUPS = 8 };
+
+/* A copy of 16 bytes that has been asked for; from NULL: zeros. */
+typedef struct hd_sim_copy {
+    void *to;
+    const void *from;
+    unsigned group;
+} hd_sim_copy;
+
+/* What a thread has as a lane of its warp. */
+typedef struct hd_sim_lane {
+    hd_sim_state state;
+    unsigned meetings; /* it has been to; what it leaves lies at this number % 2 */
+    const char *word;  /* that it waits at */
+    _Alignas(8) unsigned char left[2][HD_SIM_LEFT_BYTES];
+    unsigned copies, done, groups;              /* asked for, done, ended */
+    hd_sim_copy copy[HD_SIM_MAX_COPIES];        /* number n at n % HD_SIM_MAX_COPIES */
+    void *copier;                               /* who copies, for the race detector */
+    char asked[8], ended[HD_SIM_MAX_GROUPS][8]; /* edges */
+} hd_sim_lane;
+
+/* Of a thread of the present block; of the calling one. */
+hd_sim_lane *hd_sim_lane_of(unsigned thread);
+hd_sim_lane *hd_sim_own_lane(void);
+const char *hd_sim_kernel_name(void);
+void hd_sim_wait_for_warp(int is_order); /* is_order: what the lanes stored before is seen behind it */
+
+/* --- warp.c */
+
+void hd_sim_lane_begins(hd_sim_lane *lane);
+void hd_sim_lane_ends(hd_sim_lane *lane); /* for good */
+/* Lanes that have all come to a word go on. Ends the program where one has not, and cannot. */
+void hd_sim_warps_go_on(unsigned threads, unsigned block);
 
 #endif

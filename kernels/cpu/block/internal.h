@@ -2,12 +2,9 @@
 #ifndef HD_BLOCK_CPU_H
 #define HD_BLOCK_CPU_H
 
+#include "kernels/block_numbers.h"
 #include "kernels/cpu/fill.h"
 #include "kernels/small_float.h"
-
-#define HD_NORM_EPSILON 1e-6
-#define HD_GELU_SLOPE 0.7978845608028654f /* sqrt(2 / pi) */
-#define HD_GELU_CUBIC 0.044715f
 
 /* What the variants do: each defines a function of a slot's name, and fills the table with it. */
 #define HD_BLOCK_SLOTS(X) X(norm_modulate) X(gate_residual) X(gelu) X(norm_rotate) X(convert)

@@ -1,0 +1,132 @@
+/* What is done to every element alone, from one type to another: a thread takes 8 elements. */
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/piece.h"
+#include "kernels/cuda/rows.h"
+
+enum { PER = 8, MOST_ELEMENTS = 1 << 30 /* of a launch; more are several */ };
+
+typedef struct elements_args {
+    const char *src;
+    char *dst;
+    int32_t elems;
+    int is_whole; /* all lie at multiples of 16 bytes */
+} elements_args;
+
+HD_DEV void eight_load(float *out, const char *src, int32_t at, int32_t left, heddle_dtype dtype, int is_whole)
+{
+    HD_UNROLL
+    for (int j = 0; j < PER; j += hd_piece_elems(dtype)) {
+        const hd_lane_piece p = hd_piece_load(src, at + j, left - j, dtype, is_whole);
+        HD_UNROLL
+        for (int i = 0; i < hd_piece_elems(dtype); i++) {
+            out[j + i] = hd_piece_get(&p, i, dtype);
+        }
+    }
+}
+
+HD_DEV void eight_store(char *dst, const float *value, int32_t at, int32_t left, heddle_dtype dtype, int is_whole)
+{
+    HD_UNROLL
+    for (int j = 0; j < PER; j += hd_piece_elems(dtype)) {
+        hd_lane_piece p;
+        HD_UNROLL
+        for (int i = 0; i < hd_piece_elems(dtype); i++) {
+            hd_piece_set(&p, i, dtype, value[j + i]);
+        }
+        hd_piece_store(dst, at + j, left - j, dtype, is_whole, &p);
+    }
+}
+
+/* x (1 + tanh u) / 2 = x / (1 + e^-2u) */
+HD_DEV float gelu_of(float x)
+{
+    const float power = hd_exp2(hd_mul(x, hd_fma(hd_mul(x, x), HD_GELU_EXPONENT_CUBIC, HD_GELU_EXPONENT)));
+    return x / (power + 1.0f);
+}
+
+HD_DEV void each(const elements_args *a, heddle_dtype dst_dtype, heddle_dtype src_dtype, int is_gelu)
+{
+    const int32_t step = (int32_t)(HD_BLOCKS * HD_THREADS) * PER;
+    for (int32_t at = (int32_t)(HD_BLOCK * HD_THREADS + HD_THREAD) * PER; at < a->elems; at += step) {
+        const int32_t left = a->elems - at;
+        const int is_whole = a->is_whole && left >= PER;
+        float value[PER];
+        eight_load(value, a->src, at, left, src_dtype, is_whole);
+        HD_UNROLL
+        for (int i = 0; i < PER && is_gelu; i++) {
+            value[i] = gelu_of(value[i]);
+        }
+        eight_store(a->dst, value, at, left, dst_dtype, is_whole);
+    }
+}
+
+#define EACH_PAIR(X, name)                                                                                             \
+    X(name, f32, f32, HEDDLE_F32, HEDDLE_F32)                                                                          \
+    X(name, f32, bf16, HEDDLE_F32, HEDDLE_BF16)                                                                        \
+    X(name, f32, f16, HEDDLE_F32, HEDDLE_F16)                                                                          \
+    X(name, bf16, f32, HEDDLE_BF16, HEDDLE_F32)                                                                        \
+    X(name, bf16, bf16, HEDDLE_BF16, HEDDLE_BF16)                                                                      \
+    X(name, bf16, f16, HEDDLE_BF16, HEDDLE_F16)                                                                        \
+    X(name, f16, f32, HEDDLE_F16, HEDDLE_F32)                                                                          \
+    X(name, f16, bf16, HEDDLE_F16, HEDDLE_BF16)                                                                        \
+    X(name, f16, f16, HEDDLE_F16, HEDDLE_F16)
+
+#define ELEMENTS_KERNEL(name, dst, src, dst_dtype, src_dtype)                                                          \
+    HD_KERNEL(name##_##dst##_from_##src, elements_args, a)                                                             \
+    {                                                                                                                  \
+        each(&a, dst_dtype, src_dtype, IS_GELU_##name);                                                                \
+    }
+#define IS_GELU_gelu 1
+#define IS_GELU_convert 0
+EACH_PAIR(ELEMENTS_KERNEL, gelu)
+EACH_PAIR(ELEMENTS_KERNEL, convert)
+
+static int is_float(heddle_dtype dtype)
+{
+    return dtype == HEDDLE_F32 || dtype == HEDDLE_BF16 || dtype == HEDDLE_F16;
+}
+
+static int64_t bytes_of(heddle_dtype dtype)
+{
+    return dtype == HEDDLE_F32 ? 4 : 2;
+}
+
+/* The next stretch of what is left, and how many blocks it takes. */
+static unsigned stretch(elements_args *a, int64_t at, int64_t elems, void *dst, int64_t dst_bytes, const void *src,
+                        int64_t src_bytes)
+{
+    a->dst = (char *)dst + at * dst_bytes;
+    a->src = (const char *)src + at * src_bytes;
+    a->elems = (int32_t)(elems - at < MOST_ELEMENTS ? elems - at : (int64_t)MOST_ELEMENTS);
+    a->is_whole = hd_is_aligned(a->dst) && hd_is_aligned(a->src);
+    const int64_t blocks = ((int64_t)a->elems + PER * HD_ROWS_THREADS - 1) / (PER * HD_ROWS_THREADS);
+    return (unsigned)(blocks < HD_ROWS_MOST_BLOCKS ? blocks : (int64_t)HD_ROWS_MOST_BLOCKS);
+}
+
+#define LAUNCH_PAIR(name, to, from, to_dtype, from_dtype)                                                              \
+    if (dst_dtype == (to_dtype) && src_dtype == (from_dtype)) {                                                        \
+        HD_LAUNCH(name##_##to##_from_##from, blocks, HD_ROWS_THREADS, stream, &a);                                     \
+    }
+#define ELEMENTS_LAUNCHER(name)                                                                                        \
+    int hd_elements_##name(void *dst, heddle_dtype dst_dtype, const void *src, heddle_dtype src_dtype, int64_t elems,  \
+                           void *stream)                                                                               \
+    {                                                                                                                  \
+        int error = is_float(dst_dtype) && is_float(src_dtype) && elems >= 0 ? 0 : (int)cudaErrorInvalidValue;         \
+        for (int64_t at = 0; at < elems && error == 0; at += MOST_ELEMENTS) {                                          \
+            elements_args a;                                                                                           \
+            const unsigned blocks = stretch(&a, at, elems, dst, bytes_of(dst_dtype), src, bytes_of(src_dtype));        \
+            EACH_PAIR(LAUNCH_PAIR, name)                                                                               \
+            error = (int)cudaGetLastError();                                                                           \
+        }                                                                                                              \
+        return error;                                                                                                  \
+    }
+ELEMENTS_LAUNCHER(gelu)
+ELEMENTS_LAUNCHER(convert)
+
+#define ADDRESS_PAIR(name, to, from, to_dtype, from_dtype) HD_KERNEL_ADDRESS(name##_##to##_from_##from),
+
+int hd_elements_load(void)
+{
+    const void *const kernel[] = {EACH_PAIR(ADDRESS_PAIR, gelu) EACH_PAIR(ADDRESS_PAIR, convert)};
+    return hd_load_kernels(kernel, (int)(sizeof kernel / sizeof kernel[0]));
+}

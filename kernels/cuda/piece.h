@@ -1,0 +1,109 @@
+/* 16 bytes of a row: 4 or 8 numbers, loaded at once where the row lies as it should, else one by one. Functions are
+ * given a type that is constant where they are called. */
+#ifndef HD_CUDA_PIECE_H
+#define HD_CUDA_PIECE_H
+
+#include "kernels/cuda/warp.h"
+#include "kernels/small_float.h"
+
+#include <heddle/layout.h>
+
+typedef union hd_lane_piece {
+    hd_v16 whole;
+    uint32_t word[4];
+    uint16_t half[8];
+} hd_lane_piece;
+
+enum { HD_PIECE_MOST = 8 };
+
+HD_DEV int hd_piece_elems(heddle_dtype dtype)
+{
+    return dtype == HEDDLE_F32 ? 4 : 8;
+}
+
+HD_DEV int hd_elem_bytes(heddle_dtype dtype)
+{
+    return dtype == HEDDLE_F32 ? 4 : 2;
+}
+
+HD_DEV float hd_half_get(uint16_t bits, heddle_dtype dtype)
+{
+    return dtype == HEDDLE_BF16 ? hd_f32_from_bf16(bits) : hd_from_f16(bits);
+}
+
+HD_DEV uint16_t hd_half_of(float value, heddle_dtype dtype)
+{
+    return dtype == HEDDLE_BF16 ? hd_to_bf16(value) : hd_to_f16(value);
+}
+
+HD_DEV float hd_piece_get(const hd_lane_piece *p, int i, heddle_dtype dtype)
+{
+    return dtype == HEDDLE_F32 ? hd_f32_from_bits(p->word[i]) : hd_half_get(p->half[i], dtype);
+}
+
+HD_DEV void hd_piece_set(hd_lane_piece *p, int i, heddle_dtype dtype, float value)
+{
+    if (dtype == HEDDLE_F32) {
+        p->word[i] = hd_f32_bits(value);
+    } else {
+        p->half[i] = hd_half_of(value, dtype);
+    }
+}
+
+/* From column `at` of a row of which `left` elements are left there; zeros behind its end. */
+HD_DEV hd_lane_piece hd_piece_load(const char *row, int32_t at, int32_t left, heddle_dtype dtype, int is_whole)
+{
+    hd_lane_piece p;
+    const char *from = row + (int64_t)at * hd_elem_bytes(dtype);
+    if (is_whole) {
+        p.whole = hd_load_16(from);
+        return p;
+    }
+    HD_UNROLL
+    for (int i = 0; i < hd_piece_elems(dtype); i++) {
+        if (dtype == HEDDLE_F32) {
+            p.word[i] = i < left ? hd_load_4(from + 4 * i) : 0;
+        } else {
+            p.half[i] = i < left ? (uint16_t)hd_load_2(from + 2 * i) : (uint16_t)0;
+        }
+    }
+    return p;
+}
+
+HD_DEV void hd_piece_store(char *row, int32_t at, int32_t left, heddle_dtype dtype, int is_whole,
+                           const hd_lane_piece *p)
+{
+    char *to = row + (int64_t)at * hd_elem_bytes(dtype);
+    if (is_whole) {
+        hd_store_16(to, p->whole);
+        return;
+    }
+    HD_UNROLL
+    for (int i = 0; i < hd_piece_elems(dtype); i++) {
+        if (i < left && dtype == HEDDLE_F32) {
+            hd_store_4(to + 4 * i, p->word[i]);
+        } else if (i < left) {
+            hd_store_2(to + 2 * i, p->half[i]);
+        }
+    }
+}
+
+/* n numbers of a vector that neighbours read, too: 4 or 8 of them. */
+HD_DEV void hd_floats_load(float *out, const float *at, int32_t left, int n, int is_whole)
+{
+    HD_UNROLL
+    for (int i = 0; i < n; i += 4) {
+        hd_lane_piece p;
+        if (is_whole) {
+            p.whole = hd_load_kept_16(at + i);
+        }
+        HD_UNROLL
+        for (int j = 0; j < 4; j++) {
+            out[i + j] = is_whole       ? hd_f32_from_bits(p.word[j])
+                         : i + j < left ? hd_f32_from_bits(hd_load_constant_4(at + i + j))
+                                        : 0;
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,195 @@
+/* Rows of blocks, forward (kernels/device_rows.h): a warp takes a row, and each lane the same columns of every row; so
+ * sums within a row have one order. */
+#include "kernels/cuda/divide.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/piece.h"
+#include "kernels/cuda/rows.h"
+
+enum { HELD = 8 /* pieces of a row that a lane keeps; what is left of longer ones is read again */ };
+
+/* --- norm and modulation */
+
+typedef struct norm_args {
+    hd_rows_args of;
+    const char *src;
+    char *dst;
+    const float *shift, *scale; /* NULL together */
+} norm_args;
+
+/* x - mean, or its square, of one piece */
+HD_DEV float piece_sum(float sum, const hd_lane_piece *p, int32_t left, heddle_dtype dtype, float mean, int is_square)
+{
+    HD_UNROLL
+    for (int i = 0; i < hd_piece_elems(dtype); i++) {
+        if (i < left) {
+            const float delta = hd_piece_get(p, i, dtype) - mean;
+            sum = is_square ? hd_fma(delta, delta, sum) : sum + delta;
+        }
+    }
+    return sum;
+}
+
+/* Over the row; the first time, which is that of no mean, it is loaded. */
+HD_DEV float row_sum(const char *row, const hd_rows_args *of, hd_lane_piece *held, heddle_dtype dtype, float mean,
+                     int is_square)
+{
+    const int32_t per = hd_piece_elems(dtype), first = (int32_t)HD_LANE * per;
+    float sum = 0;
+    HD_UNROLL
+    for (int u = 0; u < HELD; u++) {
+        const int32_t at = first + u * 32 * per;
+        if (at < of->c) {
+            if (!is_square) {
+                held[u] = hd_piece_load(row, at, of->c - at, dtype, of->is_whole);
+            }
+            sum = piece_sum(sum, &held[u], of->c - at, dtype, mean, is_square);
+        }
+    }
+    HD_NOT_UNROLLED
+    for (int32_t at = first + HELD * 32 * per; at < of->c; at += 32 * per) {
+        const hd_lane_piece p = hd_piece_load(row, at, of->c - at, dtype, of->is_whole);
+        sum = piece_sum(sum, &p, of->c - at, dtype, mean, is_square);
+    }
+    return hd_group_sum(sum, 32);
+}
+
+HD_DEV void norm_piece(const norm_args *a, hd_lane_piece *p, int64_t vector, int32_t at, heddle_dtype dtype, float mean,
+                       float inverse)
+{
+    const int per = hd_piece_elems(dtype), has_scale = a->scale != 0;
+    float shift[HD_PIECE_MOST] = {0}, scale[HD_PIECE_MOST] = {0};
+    if (has_scale) {
+        hd_floats_load(shift, a->shift + vector + at, a->of.c - at, per, a->of.is_whole_vector);
+        hd_floats_load(scale, a->scale + vector + at, a->of.c - at, per, a->of.is_whole_vector);
+    }
+    HD_UNROLL
+    for (int i = 0; i < per; i++) {
+        const float y = hd_mul(hd_piece_get(p, i, dtype) - mean, inverse);
+        hd_piece_set(p, i, dtype, has_scale ? hd_fma(y, 1.0f + scale[i], shift[i]) : y);
+    }
+}
+
+HD_DEV void norm_rows(const norm_args *a, heddle_dtype dtype)
+{
+    const int32_t per = hd_piece_elems(dtype), first = (int32_t)HD_LANE * per;
+    for (uint32_t row = hd_first_row(); row < a->of.rows; row += hd_step_rows()) {
+        const char *src = a->src + hd_row_at(&a->of, row, dtype);
+        char *dst = a->dst + hd_row_at(&a->of, row, dtype);
+        const int64_t vector = hd_vector_at(&a->of, row);
+        hd_lane_piece held[HELD];
+        const float mean = row_sum(src, &a->of, held, dtype, 0, 0) / (float)a->of.c;
+        const float variance = row_sum(src, &a->of, held, dtype, mean, 1) / (float)a->of.c;
+        const float inverse = 1.0f / sqrtf(variance + HD_ROWS_EPSILON);
+        HD_UNROLL
+        for (int u = 0; u < HELD; u++) {
+            const int32_t at = first + u * 32 * per;
+            if (at < a->of.c) {
+                norm_piece(a, &held[u], vector, at, dtype, mean, inverse);
+                hd_piece_store(dst, at, a->of.c - at, dtype, a->of.is_whole, &held[u]);
+            }
+        }
+        HD_NOT_UNROLLED
+        for (int32_t at = first + HELD * 32 * per; at < a->of.c; at += 32 * per) {
+            hd_lane_piece p = hd_piece_load(src, at, a->of.c - at, dtype, a->of.is_whole);
+            norm_piece(a, &p, vector, at, dtype, mean, inverse);
+            hd_piece_store(dst, at, a->of.c - at, dtype, a->of.is_whole, &p);
+        }
+    }
+}
+
+#define NORM_KERNEL(name, dtype)                                                                                       \
+    HD_KERNEL(name, norm_args, a)                                                                                      \
+    {                                                                                                                  \
+        norm_rows(&a, dtype);                                                                                          \
+    }
+HD_ROWS_KERNELS(NORM_KERNEL, norm_modulate)
+
+int hd_rows_norm_modulate(const hd_device_rows *of, void *dst, const void *src, const float *shift, const float *scale,
+                          void *stream)
+{
+    norm_args a = {hd_rows_of(of), (const char *)src, (char *)dst, shift, scale};
+    a.of.is_whole = a.of.is_whole && hd_is_aligned(dst) && hd_is_aligned(src);
+    a.of.is_whole_vector = a.of.is_whole_vector && hd_is_aligned(shift) && hd_is_aligned(scale);
+    HD_ROWS_LAUNCH(norm_modulate, of, &a, stream);
+}
+
+/* --- what is added to the residual */
+
+typedef struct gate_args {
+    hd_rows_args of;
+    char *x;
+    const char *y;
+    const float *gate; /* NULL: 1 */
+    int y_is_f32, unused;
+} gate_args;
+
+/* `per` numbers of y from column `at`, which is of x's type or f32 */
+HD_DEV void numbers_load(float *out, const gate_args *a, uint32_t row, int32_t at, int per, heddle_dtype dtype)
+{
+    const int32_t left = a->of.c - at;
+    if (!a->y_is_f32) {
+        const hd_lane_piece p = hd_piece_load(a->y + hd_row_at(&a->of, row, dtype), at, left, dtype, a->of.is_whole);
+        HD_UNROLL
+        for (int i = 0; i < per; i++) {
+            out[i] = hd_piece_get(&p, i, dtype);
+        }
+        return;
+    }
+    const char *y = a->y + hd_row_at(&a->of, row, HEDDLE_F32);
+    HD_UNROLL
+    for (int j = 0; j < per; j += 4) {
+        const hd_lane_piece p = hd_piece_load(y, at + j, left - j, HEDDLE_F32, a->of.is_whole);
+        HD_UNROLL
+        for (int i = 0; i < 4; i++) {
+            out[j + i] = hd_piece_get(&p, i, HEDDLE_F32);
+        }
+    }
+}
+
+HD_DEV void gate_rows(const gate_args *a, heddle_dtype dtype)
+{
+    const int32_t per = hd_piece_elems(dtype);
+    for (uint32_t row = hd_first_row(); row < a->of.rows; row += hd_step_rows()) {
+        char *x = a->x + hd_row_at(&a->of, row, dtype);
+        const int64_t vector = hd_vector_at(&a->of, row);
+        for (int32_t at = (int32_t)HD_LANE * per; at < a->of.c; at += 32 * per) {
+            float y[HD_PIECE_MOST], gate[HD_PIECE_MOST] = {0};
+            hd_lane_piece p = hd_piece_load(x, at, a->of.c - at, dtype, a->of.is_whole);
+            numbers_load(y, a, row, at, per, dtype);
+            if (a->gate != 0) {
+                hd_floats_load(gate, a->gate + vector + at, a->of.c - at, per, a->of.is_whole_vector);
+            }
+            HD_UNROLL
+            for (int i = 0; i < per; i++) {
+                const float held = hd_piece_get(&p, i, dtype);
+                hd_piece_set(&p, i, dtype, a->gate != 0 ? hd_fma(gate[i], y[i], held) : held + y[i]);
+            }
+            hd_piece_store(x, at, a->of.c - at, dtype, a->of.is_whole, &p);
+        }
+    }
+}
+
+#define GATE_KERNEL(name, dtype)                                                                                       \
+    HD_KERNEL(name, gate_args, a)                                                                                      \
+    {                                                                                                                  \
+        gate_rows(&a, dtype);                                                                                          \
+    }
+HD_ROWS_KERNELS(GATE_KERNEL, gate_residual)
+
+int hd_rows_gate_residual(const hd_device_rows *of, void *x, const void *y, heddle_dtype y_dtype, const float *gate,
+                          void *stream)
+{
+    if (y_dtype != of->dtype && y_dtype != HEDDLE_F32) {
+        return (int)cudaErrorInvalidValue;
+    }
+    gate_args a = {hd_rows_of(of), (char *)x, (const char *)y, gate, y_dtype != of->dtype, 0};
+    a.of.is_whole = a.of.is_whole && hd_is_aligned(x) && hd_is_aligned(y);
+    a.of.is_whole_vector = a.of.is_whole_vector && hd_is_aligned(gate);
+    HD_ROWS_LAUNCH(gate_residual, of, &a, stream);
+}
+
+int hd_rows_load(void)
+{
+    const void *const kernel[] = {HD_ROWS_ADDRESSES(norm_modulate), HD_ROWS_ADDRESSES(gate_residual)};
+    return hd_load_kernels(kernel, (int)(sizeof kernel / sizeof kernel[0]));
+}

@@ -1,0 +1,38 @@
+/* What launchers of row kernels are asked (kernels/table_device.h): the rows of blocks on a device, and their
+ * gradients.
+ *
+ * Types are F32, BF16 and F16; arithmetic is f32, each result is rounded once. A row's result is a function of that row
+ * and its conditioning: not of how many rows there are, where they lie, nor how their memory is aligned. Sums over rows
+ * go in two stages and an order that the rows' number alone decides; nothing is added by atomics.
+ *
+ * Most: 2^31 - 1 rows, 2^30 elements of a row. Memory of any alignment that its type allows; that of 16 bytes, and rows
+ * of whole 16 bytes, are the fast ones.
+ */
+#ifndef HD_KERNELS_DEVICE_ROWS_H
+#define HD_KERNELS_DEVICE_ROWS_H
+
+#include <heddle/layout.h>
+#include <stdint.h>
+
+/* Dense rows of c elements. Row r is of sample r / sample_rows, whose vectors of conditioning, [c] f32, lie so many
+ * times sample_stride elements behind the first one's. */
+typedef struct hd_device_rows {
+    heddle_dtype dtype;
+    int64_t rows, c;
+    int64_t sample_rows; /* 0: all are of one sample */
+    int64_t sample_stride;
+} hd_device_rows;
+
+/* `heads` vectors of d elements beside one another in each row: d even, at most HD_DEVICE_MOST_WIDTH. */
+enum { HD_DEVICE_MOST_WIDTH = 128 };
+
+typedef struct hd_device_heads {
+    heddle_dtype dtype;
+    int64_t rows, heads, d;
+    int64_t row_stride;    /* elements */
+    const float *weight;   /* [d] of the root-mean-square norm; NULL: none */
+    const float *cos_sin;  /* [extent][d / 2][2] by which pairs turn; NULL: they do not */
+    int64_t inner, extent; /* row r is at position r / inner % extent */
+} hd_device_heads;
+
+#endif

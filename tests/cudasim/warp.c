@@ -1,0 +1,215 @@
+/* What the 32 threads of a warp do together, and copies that are done later than they are asked for. */
+#include "sim.h"
+#include "warp_cpu.h"
+
+#include "kernels/small_float.h"
+
+enum { LANES = 32 };
+
+static const char *where(const hd_sim_lane *lane)
+{
+    return lane->state == HD_SIM_DONE         ? "has ended"
+           : lane->state == HD_SIM_AT_BARRIER ? "waits at hd_sync"
+           : lane->state == HD_SIM_AT_WARP    ? lane->word
+                                              : "runs";
+}
+
+static int is_with(const hd_sim_lane *lane, const hd_sim_lane *other)
+{
+    return lane->state == HD_SIM_AT_WARP && strcmp(lane->word, other->word) == 0;
+}
+
+/* 1: nothing that is still to come brings this lane to where the others are. A barrier opens only when all threads of
+ * the block have come, who cannot. */
+static int never_comes(const hd_sim_lane *lane, const hd_sim_lane *other)
+{
+    return lane->state != HD_SIM_READY && !is_with(lane, other);
+}
+
+/* A warp of which some lane waits. */
+static void warp_goes_on(unsigned first, unsigned threads, unsigned block)
+{
+    const hd_sim_lane *waits = NULL;
+    unsigned together = 0, who = 0;
+    for (unsigned t = first; t < first + LANES && t < threads; t++) {
+        if (waits == NULL && hd_sim_lane_of(t)->state == HD_SIM_AT_WARP) {
+            waits = hd_sim_lane_of(t);
+            who = t;
+        }
+    }
+    for (unsigned t = first; waits != NULL && t < first + LANES; t++) {
+        if (t >= threads || never_comes(hd_sim_lane_of(t), waits)) {
+            hd_sim_die("%s, block %u, warp %u: lane %u does not come to %s, where lane %u waits: it %s",
+                       hd_sim_kernel_name(), block, first / LANES, t - first, waits->word, who - first,
+                       t < threads ? where(hd_sim_lane_of(t)) : "is not there");
+        }
+        together += is_with(hd_sim_lane_of(t), waits);
+    }
+    for (unsigned t = first; together == LANES && t < first + LANES; t++) {
+        hd_sim_lane_of(t)->state = HD_SIM_READY;
+    }
+}
+
+void hd_sim_warps_go_on(unsigned threads, unsigned block)
+{
+    for (unsigned first = 0; first < threads; first += LANES) {
+        warp_goes_on(first, threads, block);
+    }
+}
+
+static void meet(const char *word, const void *mine, unsigned bytes, int is_order)
+{
+    hd_sim_lane *lane = hd_sim_own_lane();
+    if (bytes > HD_SIM_LEFT_BYTES) {
+        hd_sim_die("%s leaves %u bytes", word, bytes);
+    }
+    lane->meetings++;
+    volatile unsigned char *left = lane->left[lane->meetings % 2]; /* no memcpy, which the race detector sees */
+    for (unsigned i = 0; i < bytes; i++) {
+        left[i] = ((const unsigned char *)mine)[i];
+    }
+    lane->word = word;
+    hd_sim_wait_for_warp(is_order);
+}
+
+void hd_sim_meet(const char *word, const void *mine, unsigned bytes)
+{
+    meet(word, mine, bytes, 0);
+}
+
+void hd_sim_sync_warp(void)
+{
+    meet("hd_sync_warp", NULL, 0, 1);
+}
+
+void hd_sim_meet_rows(const char *word, const void *row)
+{
+    if ((uintptr_t)row % 16 != 0) {
+        hd_sim_die("%s: %s of a row at %p: not aligned", hd_sim_kernel_name(), word, row);
+    }
+    meet(word, &row, sizeof row, 0);
+}
+
+/* A lane that is ahead has come to the next meeting at most, and leaves what it brings there in the other place. */
+const void *hd_sim_left_by(unsigned lane)
+{
+    const hd_sim_lane *own = hd_sim_own_lane();
+    return hd_sim_lane_of(hd_sim_self()->thread / LANES * LANES + lane % LANES)->left[own->meetings % 2];
+}
+
+typedef struct fragments {
+    uint32_t a[4], b[2];
+} fragments;
+
+static float element(uint32_t pair, unsigned k, int is_bf16)
+{
+    uint16_t bits = (uint16_t)(k % 2 == 0 ? pair : pair >> 16);
+    return is_bf16 ? hd_f32_from_bf16(bits) : hd_f32_from_f16(bits);
+}
+
+/* Row r and r + 8 of a, column c of b: elements 2 j, 2 j + 1 and 2 j + 8, 2 j + 9 are with lane 4 r + j. Sums begin
+ * with what was there and go on in the order of k, rounded each time; the order of a GPU is not documented. */
+void hd_sim_mma(const char *word, float sum[4], const uint32_t a[4], const uint32_t b[2], int is_bf16)
+{
+    fragments mine;
+    memcpy(mine.a, a, sizeof mine.a);
+    memcpy(mine.b, b, sizeof mine.b);
+    meet(word, &mine, sizeof mine, 0);
+    const unsigned lane = hd_sim_self()->thread % LANES, row = lane / 4, column = lane % 4 * 2;
+    for (unsigned k = 0; k < 16; k++) {
+        const unsigned part = k % 8 / 2, high = k / 8;
+        const fragments *of_row = hd_sim_left_by(4 * row + part);
+        const float low_a = element(of_row->a[2 * high], k, is_bf16);
+        const float high_a = element(of_row->a[2 * high + 1], k, is_bf16);
+        for (unsigned i = 0; i < 2; i++) {
+            const fragments *of_column = hd_sim_left_by(4 * (column + i) + part);
+            const float x = element(of_column->b[high], k, is_bf16);
+            sum[i] += low_a * x;
+            sum[2 + i] += high_a * x;
+        }
+    }
+}
+
+/* --- copies: done when they are waited for. The race detector is told that somebody else does them, who may begin when
+ * he is asked and is known to have ended when he is waited for. */
+
+#ifdef HD_SIM_TSAN
+void *__tsan_get_current_fiber(void);
+void *__tsan_create_fiber(unsigned flags);
+void __tsan_destroy_fiber(void *fiber);
+void __tsan_switch_to_fiber(void *fiber, unsigned flags);
+void __tsan_read16(void *at);
+void __tsan_write16(void *at);
+enum { NO_SYNC = 1 };
+
+static void note_copy(hd_sim_lane *lane, void *to, void *view)
+{
+    void *own = __tsan_get_current_fiber();
+    lane->copier = lane->copier != NULL ? lane->copier : __tsan_create_fiber(0);
+    hd_sim_release(lane->asked);
+    __tsan_switch_to_fiber(lane->copier, NO_SYNC);
+    hd_sim_acquire(lane->asked);
+    if (view != NULL) {
+        __tsan_read16(view);
+    }
+    __tsan_write16(to);
+    hd_sim_release(lane->ended[lane->groups % HD_SIM_MAX_GROUPS]);
+    __tsan_switch_to_fiber(own, NO_SYNC);
+}
+
+void hd_sim_lane_ends(hd_sim_lane *lane)
+{
+    if (lane->copier != NULL) {
+        __tsan_destroy_fiber(lane->copier);
+    }
+}
+#else
+static void note_copy(hd_sim_lane *lane, void *to, void *view)
+{
+    (void)lane;
+    (void)to;
+    (void)view;
+}
+
+void hd_sim_lane_ends(hd_sim_lane *lane)
+{
+    (void)lane;
+}
+#endif
+
+void hd_sim_lane_begins(hd_sim_lane *lane)
+{
+    lane->state = HD_SIM_READY;
+    lane->meetings = lane->copies = lane->done = lane->groups = 0;
+}
+
+void hd_sim_copy_later(void *to, const void *from, int is_there)
+{
+    hd_sim_lane *lane = hd_sim_own_lane();
+    if (lane->copies - lane->done == HD_SIM_MAX_COPIES) {
+        hd_sim_die("%s: more than %d copies of a thread are not done", hd_sim_kernel_name(), HD_SIM_MAX_COPIES);
+    }
+    if ((uintptr_t)to % 16 != 0) {
+        hd_sim_die("%s copies to %p: not aligned", hd_sim_kernel_name(), to);
+    }
+    note_copy(lane, to, is_there ? hd_sim_at(from, 16) : NULL);
+    lane->copy[lane->copies++ % HD_SIM_MAX_COPIES] = (hd_sim_copy){to, is_there ? from : NULL, lane->groups};
+}
+
+void hd_sim_commit(void)
+{
+    hd_sim_own_lane()->groups++;
+}
+
+void hd_sim_wait_for_copies(unsigned newest)
+{
+    hd_sim_lane *lane = hd_sim_own_lane();
+    for (; lane->done < lane->copies; lane->done++) {
+        const hd_sim_copy *copy = &lane->copy[lane->done % HD_SIM_MAX_COPIES];
+        if (copy->group + newest >= lane->groups) {
+            break;
+        }
+        *(hd_v16 *)copy->to = copy->from != NULL ? *(const hd_v16 *)hd_sim_at(copy->from, 16) : hd_zero_16();
+        hd_sim_acquire(lane->ended[copy->group % HD_SIM_MAX_GROUPS]);
+    }
+}
