@@ -162,7 +162,7 @@ out:
 hd_method_stage hd_model_stage_mixes(const hd_model_stage *stage)
 {
     const int is_linear = stage->kind == HEDDLE_STAGE_LINEAR;
-    return (hd_method_stage){.kind = stage->kind,
+    hd_method_stage mixes = {.kind = stage->kind,
                              .dim = stage->mixed_dim,
                              .heads = stage->mixed_dim >= 0 ? stage->heads : 0,
                              .causal = stage->causal,
@@ -171,4 +171,7 @@ hd_method_stage hd_model_stage_mixes(const hd_model_stage *stage)
                              .kv_heads = stage->kv_heads,
                              .joined_rows = stage->joined_rows,
                              .methods = stage->methods};
+    /* Early and late rows lie together when they are placed zigzag: then no window leaves rows out. */
+    memcpy(mixes.window, stage->window, stage->zigzag ? 0 : sizeof mixes.window);
+    return mixes;
 }

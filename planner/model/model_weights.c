@@ -75,15 +75,6 @@ out:
     return st;
 }
 
-static int has_window(const hd_model_stage *s)
-{
-    int64_t any = 0;
-    for (int d = 0; d < HEDDLE_MAX_DIMS; d++) {
-        any |= s->window[d];
-    }
-    return any != 0;
-}
-
 const char *hd_model_stage_refusal(const heddle_model *m, int k)
 {
     const hd_model_stage *s = &m->stage[k];
@@ -92,7 +83,6 @@ const char *hd_model_stage_refusal(const heddle_model *m, int k)
     const char *of_mixing = hd_method_stage_refusal(&mixes);
     return of_mixing != NULL                                       ? of_mixing
            : s->core                                               ? "no products of its own"
-           : has_window(s)                                         ? "attention within a window"
            : s->in_channels != channels || s->channels != channels ? "another number of channels than the model"
            : s->weights > 0                                        ? "other parameters than a block of its kind"
            : m->weights_sharded                                    ? "sharded weights"

@@ -154,8 +154,9 @@ void hd_price_method(hd_price *out, const hd_share *share, const hd_pricer *p, c
     } else if (m == &hd_method_ring || m == &hd_method_rsa) {
         take_ring(out, p, g->n, m == &hd_method_rsa ? 2 : 1, link, attention_ps);
     } else if (m == &hd_method_gather_kv) {
-        hd_exchange op = backward ? HD_EXCHANGE_REDUCE_SCATTER : HD_EXCHANGE_ALL_GATHER;
-        take(out, hd_price_exchange(p, op, g->n, link, 1), 0);
+        int is_halo = g->halo.count > 0; /* between neighbours, as a hop of a ring is */
+        hd_exchange op = is_halo ? HD_EXCHANGE_RING : backward ? HD_EXCHANGE_REDUCE_SCATTER : HD_EXCHANGE_ALL_GATHER;
+        take(out, hd_price_exchange(p, op, is_halo ? 2 : g->n, link, 1), 0);
     } else {
         take_states(out, share, p, link, attention_ps);
     }

@@ -153,6 +153,17 @@ static void count_attention(hd_share *share, const hd_pricer *p, const heddle_la
     }
 }
 
+/* Rows of text that join a token-wise stage: those of every sample are cut along the axes that cut its tokens. */
+static int64_t joined_part(const hd_pricer *p, const hd_model_stage *s, const heddle_layout *layout, int64_t samples)
+{
+    int64_t ranks = 1;
+    for (int a = 0; a < p->mesh->naxes; a++) {
+        int dim = layout->dim_of_axis[a];
+        ranks *= dim >= 0 && dim != p->model->batch_dim ? p->mesh->axis[a].size : 1;
+    }
+    return hd_saturated((__int128)((s->joined_rows + ranks - 1) / ranks) * samples);
+}
+
 heddle_status hd_share_make(hd_share *out, const hd_pricer *p, int k, const heddle_layout *layout,
                             const hd_method *method)
 {
@@ -163,6 +174,7 @@ heddle_status hd_share_make(hd_share *out, const hd_pricer *p, int k, const hedd
     *out = (hd_share){.stage = s, .method = method, .rows = hd_price_rows(shape, p->mesh, layout)};
     out->samples = p->model->batch_dim >= 0 ? longest(shape, p->mesh, layout, p->model->batch_dim) : 1;
     if (s->mixed_dim < 0) {
+        out->rows = hd_add_saturated(out->rows, joined_part(p, s, layout, out->samples));
         return HEDDLE_OK;
     }
     HD_TRY(hd_method_group_make(&out->group, shape, p->mesh, layout, &mixes));

@@ -162,6 +162,55 @@ static heddle_status list_members(hd_method_group *g, const heddle_mesh *mesh, c
     return st;
 }
 
+/* One dim's parts: those with tokens, and where they begin. */
+static heddle_status list_parts(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout, int dim)
+{
+    heddle_status st = HEDDLE_OK;
+    const int64_t extent = g->shape->dim[dim].extent, window = g->stage.window[dim];
+    const int n = ranks_over(mesh, layout, 1U << dim), i = g->halo.count++;
+    int full = 0;
+    void *memory = NULL;
+    g->halo.along[i].back = window > 0 && window < extent ? window : extent;
+    g->halo.along[i].ahead = g->stage.causal ? 0 : g->halo.along[i].back;
+    HD_TRY(hd_alloc(&memory, (size_t)n + 1, sizeof *g->halo.along[i].start, "parts of a dim"));
+    g->halo.along[i].start = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)n + 1, sizeof *g->halo.along[i].place, "parts of a dim"));
+    g->halo.along[i].place = memory;
+    for (int p = 0; p < n; p++) {
+        int64_t length = length_at(g, mesh, layout, 1U << dim, p);
+        g->halo.along[i].place[p] = full;
+        if (length > 0) {
+            g->halo.along[i].start[full + 1] = g->halo.along[i].start[full] + length;
+            full++;
+        }
+    }
+    g->halo.along[i].place[n] = g->halo.along[i].full = full;
+    g->halo.along[i].parts = n;
+out:
+    return st;
+}
+
+/* Text that joins sees all tokens, so with it nothing is left out. */
+static heddle_status list_halo(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t windows = 0;
+    g->halo.rest = 1;
+    for (int d = 0; d < g->shape->ndim - 1; d++) {
+        int is_sharded = is_mixed(&g->stage, d) && ranks_over(mesh, layout, 1U << d) > 1;
+        windows |= is_sharded ? g->stage.window[d] : 0;
+    }
+    for (int d = 0; d < g->shape->ndim - 1 && windows != 0 && g->stage.joined_rows == 0; d++) {
+        if (is_mixed(&g->stage, d) && ranks_over(mesh, layout, 1U << d) > 1) {
+            HD_TRY(list_parts(g, mesh, layout, d));
+        } else if (is_mixed(&g->stage, d)) {
+            g->halo.rest *= g->shape->dim[d].extent;
+        }
+    }
+out:
+    return st;
+}
+
 /* A stage on a layout, as its methods see it. Where no method can run (why_not) only what local needs is filled in. */
 heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *shape, const heddle_mesh *mesh,
                                    const heddle_layout *layout, const hd_method_stage *stage)
@@ -189,6 +238,7 @@ heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *sha
     out->elem_bytes = (int64_t)heddle_dtype_bytes(shape->dtype);
     out->real_bytes = shape->dtype == HEDDLE_F64 ? 8 : 4;
     HD_TRY(list_members(out, mesh, layout));
+    HD_TRY(list_halo(out, mesh, layout));
     count_fibres(out, mesh, layout);
 out:
     if (st != HEDDLE_OK) {
@@ -201,5 +251,8 @@ void hd_method_group_free(hd_method_group *group)
 {
     hd_free(group->rows_before);
     hd_free(group->full_before);
+    for (int i = 0; i < 2; i++) {
+        HD_FREE_ALL(group->halo.along[i].start, group->halo.along[i].place);
+    }
     memset(group, 0, sizeof *group);
 }

@@ -103,7 +103,7 @@ static __int128 larger(__int128 a, __int128 b)
 /* Holds and does what the member before it does. */
 static int is_like_the_last(const hd_method_group *g, int member, int spread)
 {
-    if (member == 0 || hd_group_rows(g, member, 1) != hd_group_rows(g, member - 1, 1)) {
+    if (member == 0 || g->halo.count > 0 || hd_group_rows(g, member, 1) != hd_group_rows(g, member - 1, 1)) {
         return 0;
     }
     hd_head_part a = hd_group_part(g, spread, member % spread), b = hd_group_part(g, spread, (member - 1) % spread);
@@ -174,6 +174,15 @@ double hd_method_head_waste_percent(const hd_method *method, const hd_method_gro
     return group->heads > 0 ? ((double)(most * over) / (double)group->heads - 1.0) * 100.0 : 0.0;
 }
 
+static int has_window(const hd_method_stage *s)
+{
+    int64_t any = 0;
+    for (int d = 0; d < HEDDLE_MAX_DIMS; d++) {
+        any |= s->window[d];
+    }
+    return any != 0;
+}
+
 const char *hd_method_stage_refusal(const hd_method_stage *s)
 {
     const int is_softmax = s->kind == HEDDLE_STAGE_ATTENTION;
@@ -183,6 +192,7 @@ const char *hd_method_stage_refusal(const hd_method_stage *s)
         is_softmax && s->kv_heads > 0 && s->kv_heads != s->heads ? "fewer heads of keys than of queries" : NULL,
         is_softmax && s->causal ? "causal softmax attention" : NULL,
         s->joined_rows > 0 ? "text that joins the sequence" : NULL,
+        has_window(s) ? "attention within a window" : NULL,
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (known[i] != NULL) {

@@ -51,7 +51,9 @@ typedef struct hd_method_stage {
     unsigned dims;       /* all that are mixed, a bit each; 0: `dim` alone */
     int64_t kv_heads;    /* 0: as many as heads */
     int64_t joined_rows; /* of text, sharded with the sequence */
-    unsigned methods;    /* MODULE: that it admits besides local, a bit each by index of hd_method_at; else not read */
+    /* By dim: tokens that a query sees each way, which is what gather-kv fetches then; 0: all */
+    int64_t window[HEDDLE_MAX_DIMS];
+    unsigned methods; /* MODULE: that it admits besides local, a bit each by index of hd_method_at; else not read */
 } hd_method_stage;
 
 /* Why no block runs such a stage: it is planned alone; NULL: one does. Static, and fits behind "has". */
@@ -61,6 +63,19 @@ const char *hd_method_stage_refusal(const hd_method_stage *stage);
 typedef struct hd_head_part {
     int64_t q_lo, nq, kv_lo, nkv;
 } hd_head_part;
+
+/* How the ranks of a group share the sharded dims of a stage with a window: the parts that have tokens, of one dim or
+ * of two, each over an axis of its own. */
+typedef struct hd_halo {
+    int count; /* dims; 0: no window, or none along a sharded dim */
+    struct {
+        int parts, full;     /* and how many of them have tokens */
+        int64_t *start;      /* [full + 1] their first tokens */
+        int *place;          /* [parts + 1] how many of the parts before have tokens */
+        int64_t back, ahead; /* tokens that a query sees before and behind itself */
+    } along[2];
+    int64_t rest; /* tokens of the other mixed dims, which are whole */
+} hd_halo;
 
 /* The ranks of one group, in the order of the sequence, and how many groups do the same. */
 typedef struct hd_method_group {
@@ -83,6 +98,7 @@ typedef struct hd_method_group {
     int64_t *rows_before;                 /* [n + 1] rows of the members 0 .. m-1 */
     int *full_before;                     /* [n + 1] how many of them have any */
     int64_t rows_most, segment_rows_most; /* of a member; of a segment of `inner` members */
+    hd_halo halo;                         /* of a window */
     int full_segments;                    /* segments of `inner` members that have rows */
     int64_t fibres_max;                   /* of one group */
     __int128 fibres_total;                /* of all groups; replicas count each */
@@ -176,6 +192,13 @@ heddle_status hd_method_takes_arrays(char *reason, const heddle_shape *shape, co
                                      const heddle_layout *layout, int smallest);
 heddle_status hd_method_takes_axes(char *reason, const char *dim, const heddle_mesh *mesh, const int axis[2],
                                    int count);
+/* Rows of a member that others among `among` see (sent), their rows that it sees, and of how many ranks. */
+typedef struct hd_seen {
+    __int128 sent, received;
+    int64_t sent_to, received_from;
+} hd_seen;
+hd_seen hd_halo_seen(const hd_halo *halo, int member, hd_members among);
+
 /* How many axes shard one of the dims, a bit each; the first two of them, -1 where there are fewer. */
 int hd_method_axes(int axis[2], const heddle_mesh *mesh, const heddle_layout *layout, unsigned dims, int smallest);
 /* What this one wants besides, of an object's group: HEDDLE_ERR_LAYOUT, said. */
@@ -201,7 +224,7 @@ void hd_sends_heads(hd_sends *out, const hd_method_group *group, int member, hd_
 void hd_sends_ring(hd_sends *out, const hd_method_group *group, int member, hd_members among, int spread, int turns);
 /* Partial sums of the projected k and v to everybody; of their gradients in backward. */
 void hd_sends_projected(hd_sends *out, const hd_method_group *group, int member, hd_members among);
-/* k and v to everybody, in backward the gradients of them to their owners. */
+/* k and v to everybody, or to those whose window reaches them; in backward the gradients of them to their owners. */
 void hd_sends_gathered(hd_sends *out, const hd_method_group *group, int member, hd_members among);
 /* The method's states, one per fibre and message. */
 void hd_sends_states(hd_sends *out, const hd_method_group *group, int member, hd_members among,

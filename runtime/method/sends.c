@@ -163,22 +163,27 @@ void hd_sends_projected(hd_sends *out, const hd_method_group *group, int member,
     out->backward_messages += messages;
 }
 
-/* All rows of keys and values to everybody; of their gradients everybody's to the owner. */
+/* Rows of keys and values to everybody who sees them; of their gradients everybody's to the owner. */
 void hd_sends_gathered(hd_sends *out, const hd_method_group *group, int member, hd_members among)
 {
     __int128 row = (__int128)2 * group->kv_heads * group->width * group->fibres;
     int here = is_among(among, member);
     int64_t mine = hd_group_rows(group, member, 1), others = among.count - here;
     int64_t theirs = hd_group_rows(group, among.first, among.count) - (here ? mine : 0);
+    hd_seen seen = {(__int128)mine * others, theirs, mine > 0 ? others : 0,
+                    hd_group_full(group, among.first, among.count) - (here && mine > 0)};
     if (group->kv_heads == 0) {
         return;
     }
-    out->forward_bytes += row * mine * others * group->elem_bytes;
-    out->forward_received += row * theirs * group->elem_bytes;
-    out->backward_bytes += row * theirs * group->real_bytes;
-    out->backward_received += row * mine * others * group->real_bytes;
-    out->forward_messages += mine > 0 ? others : 0;
-    out->backward_messages += hd_group_full(group, among.first, among.count) - (here && mine > 0);
+    if (group->halo.count > 0) {
+        seen = hd_halo_seen(&group->halo, member, among);
+    }
+    out->forward_bytes += row * seen.sent * group->elem_bytes;
+    out->forward_received += row * seen.received * group->elem_bytes;
+    out->backward_bytes += row * seen.received * group->real_bytes;
+    out->backward_received += row * seen.sent * group->real_bytes;
+    out->forward_messages += seen.sent_to;
+    out->backward_messages += seen.received_from;
 }
 
 /* The way to the beginning is the mirror image of the way to the end; what comes on one is what goes on the other. */

@@ -22,6 +22,7 @@ enum {
     STAGE_MIXES,
     STAGE_KV_HEADS,
     STAGE_JOINED_ROWS,
+    STAGE_WINDOW,
     STAGE_FORWARD_MAX,
     STAGE_FORWARD_TOTAL,
     STAGE_FORWARD_MESSAGES,
@@ -44,6 +45,7 @@ static const hd_key stage_keys[STAGE_KEYS] = {
     [STAGE_MIXES] = {"mixes", 0},
     [STAGE_KV_HEADS] = {"kv_heads", 0},
     [STAGE_JOINED_ROWS] = {"joined_rows", 0},
+    [STAGE_WINDOW] = {"window", 0},
     [STAGE_FORWARD_MAX] = {"forward_bytes_per_rank_max", 0},
     [STAGE_FORWARD_TOTAL] = {"forward_bytes_total", 0},
     [STAGE_FORWARD_MESSAGES] = {"forward_messages", 0},
@@ -166,6 +168,22 @@ static heddle_status read_dims(unsigned *out, const heddle_schedule *s, int over
     return st;
 }
 
+/* Tokens each way, of every dim that is mixed. */
+static heddle_status read_window(hd_method_stage *out, const hd_node *list)
+{
+    const unsigned dims = out->dims != 0 ? out->dims : out->dim >= 0 ? 1U << out->dim : 0;
+    const int count = __builtin_popcount(dims);
+    heddle_status st = hd_node_list(list, count, count, "window");
+    const hd_node *node = st == HEDDLE_OK && count > 0 ? list->child : NULL;
+    for (int d = 0; node != NULL && d < HEDDLE_MAX_DIMS && st == HEDDLE_OK; d++) {
+        if ((dims >> d & 1) != 0) {
+            st = hd_node_int(&out->window[d], node, 0, ROWS_MAX, "window");
+            node = node->next;
+        }
+    }
+    return st;
+}
+
 /* What the bytes of a method follow from; needed where there is one. */
 static heddle_status read_mixing(hd_method_stage *out, const heddle_schedule *s, const hd_method *method,
                                  const hd_node *node, const hd_node *const *value)
@@ -191,6 +209,7 @@ static heddle_status read_mixing(hd_method_stage *out, const heddle_schedule *s,
     HD_TRY(value[STAGE_JOINED_ROWS]
                ? hd_node_int(&out->joined_rows, value[STAGE_JOINED_ROWS], 1, ROWS_MAX, "joined_rows")
                : HEDDLE_OK);
+    HD_TRY(value[STAGE_WINDOW] ? read_window(out, value[STAGE_WINDOW]) : HEDDLE_OK);
     if (out->kv_heads > 0 && out->heads % out->kv_heads != 0) {
         st = hd_node_fail(HEDDLE_ERR_MISMATCH, value[STAGE_KV_HEADS], "%" PRId64 " key heads do not divide %" PRId64,
                           out->kv_heads, out->heads);

@@ -38,6 +38,27 @@ static void put_dims(FILE *f, const heddle_shape *shape, unsigned dims)
     fputc(']', f);
 }
 
+/* Tokens each way, of every dim that is mixed. */
+static void put_window(FILE *f, const hd_method_stage *stage)
+{
+    const char *comma = "";
+    int64_t any = 0;
+    for (int d = 0; d < HEDDLE_MAX_DIMS; d++) {
+        any |= stage->window[d];
+    }
+    if (any == 0) {
+        return;
+    }
+    fprintf(f, ", \"window\": [");
+    for (int d = 0; d < HEDDLE_MAX_DIMS; d++) {
+        if (d == stage->dim || (stage->dims >> d & 1) != 0) {
+            fprintf(f, "%s%" PRId64, comma, stage->window[d]);
+            comma = ", ";
+        }
+    }
+    fputc(']', f);
+}
+
 /* What the bytes of a method follow from, and the bytes. */
 static void put_method(FILE *f, const heddle_shape *shape, const hd_method_stage *stage, const hd_method_cost *cost)
 {
@@ -49,6 +70,7 @@ static void put_method(FILE *f, const heddle_shape *shape, const hd_method_stage
     if (stage->joined_rows > 0) {
         fprintf(f, ", \"joined_rows\": %" PRId64, stage->joined_rows);
     }
+    put_window(f, stage);
     if (stage->kind == HEDDLE_STAGE_LINEAR || stage->causal) {
         fprintf(f, ", \"causal\": %s", stage->causal ? "true" : "false");
     }

@@ -36,6 +36,15 @@ says "no such layout" 2 "LAYOUT is '*' or DIM@AXIS" $why attn=q@sp
 says "no form" 2 "it wants STAGE=LAYOUT/METHOD" $why attn
 says "reasons" 0 "attends over s, which is sharded" explain hunyuanvideo -n 16 $two
 
+# A window over a sharded dim: rank 0 of two has 8 of 16 rows, of which the other sees 3, 2 arrays x 3 x 64 channels x 4.
+printf 'model: window\ndtype: f32\ndims: {s: 16, c: {size: 64, role: channel}}\ntensors: {x: [s, c]}\nstages:\n' >"$folder/w.yaml"
+printf '  - {name: attn, kind: attention, over: s, heads: 4, window: 3}\n' >>"$folder/w.yaml"
+says "halo" 0 "gather-kv free       1.54 kB" plan "$folder/w.yaml" --mesh sp=2 --objective bytes -o "$folder/w.json"
+says "halo of a schedule" 0 "1.54 kB" volume "$folder/w.yaml" --schedule "$folder/w.json"
+says "a window is not run" 2 "attention within a window, which no block does yet" run "$folder/w.yaml" --mesh sp=2
+sed 's/"window": \[3\]/"window": [4]/' "$folder/w.json" >"$folder/w4.json"
+says "another window" 2 "forward_bytes_per_rank_max" volume "$folder/w.yaml" --schedule "$folder/w4.json"
+
 says "compare" 0 "megatron-sp" compare hunyuanvideo -n 16 $two --methods best,ulysses,megatron-sp --baseline ulysses
 says "no linear attention" 0 "lasp         no plan: the model has no linear" compare hunyuanvideo -n 16 $two --methods best,lasp
 says "unknown method" 2 "is none of best, dsp" compare hunyuanvideo -n 16 $two --methods best,magic

@@ -5,9 +5,7 @@ from judge.moved import Moved, axes_of, edge, method_bytes
 
 def methods_of(stage, model, grid, layout, slack):
     """Methods by which a stage may run in a layout, and which are not left to those who name them."""
-    if stage.over is None:
-        return ["local"]
-    axes = axes_of(layout, model.names.index(stage.over))
+    axes = axes_of(layout, model.dims_of(stage))
     n = 1
     for a in axes:
         n *= grid.axes[a][1]
@@ -23,6 +21,8 @@ def methods_of(stage, model, grid, layout, slack):
     out += ["ring", "gather-kv"]
     if len(axes) == 2 and even(inner):
         out.append("usp")
+    if stage.kind == "module":
+        return [method for method in out + ["rsa"] if method in stage.methods]
     return out
 
 

@@ -4,7 +4,8 @@ import math
 from judge.by_bytes import Bytes, methods_of
 from judge.memory import Memory
 from judge.model import BYTES, blocks, volume
-from judge.moved import Group, Moved, axes_of, edge, groups_of, heads_to_and_fro, key_heads, method_bytes
+from judge.moved import (Group, Moved, axes_of, edge, groups_of, has_halo, heads_to_and_fro, key_heads,
+                         method_bytes)
 
 
 class Rate:
@@ -122,7 +123,7 @@ class Times(Bytes):
     def always(self):
         """Of every plan: whole gradients in f32 are added up, each rank's part first, and go to all ranks."""
         ranks = math.prod(size for _, size in self.layouts.grid.axes)
-        if not self.backward or ranks == 1:
+        if not self.backward or ranks == 1 or self.model.is_sharded:
             return 0
         memory = Memory(self.model, self.layouts, True, self.recompute)
         count = sum(memory.parameters(stage) for stage in self.model.stages) * self.model.repeat
@@ -167,26 +168,45 @@ class Times(Bytes):
         out, back, group = Moved(), Moved(), 1
         if method != "local":
             out, back = method_bytes(method, stage, self.model, self.layouts, layout)
-            group = math.prod(self.layouts.grid.axes[a][1] for a in axes_of(layout, self.dim(stage)))
+            group = math.prod(self.layouts.grid.axes[a][1] for a in axes_of(layout, self.model.dims_of(stage)))
         ps = first + last + attention + self.method_ps(stage, layout, method, group, out, attention, False)
         if self.backward:
             ps += 2 * (first + last) + attention_back
             ps += self.method_ps(stage, layout, method, group, back, attention_back, True)
         if self.backward and self.recompute:
             ps += first + attention + self.method_ps(stage, layout, method, group, out, attention, False)
-        return ps
+        work = first + last + attention
+        if self.backward:
+            work += 2 * (first + last) + attention_back + (first + attention if self.recompute else 0)
+        return ps + self.weights_ps(stage, work)
 
-    def dim(self, stage):
-        return self.model.names.index(stage.over)
+    def weights_ps(self, stage, work):
+        """Sharded parameters: a gather, on the way back another and a sum of f32, each beside a part of the work."""
+        ranks = len(self.layouts.grid.ranks)
+        if not self.model.is_sharded or ranks == 1:
+            return 0
+        part = -(-Memory(self.model, self.layouts, False, False).parameters(stage) // ranks)
+        gather = self.machine.to_all_ps("all_gather", ranks, part * BYTES[self.model.dtype])
+        times = [gather]
+        if self.backward:
+            times += [gather, self.machine.to_all_ps("reduce_scatter", ranks, part * 4)]
+        return sum(ps - self.machine.hidden_ps(work / len(times), ps) for ps in times)
 
     def rows(self, stage, layout, method):
-        """Tokens of the rank that has most, the longest part of a fibre, and the most fibres."""
-        box = self.layouts.boxes[layout][0]
-        rows = volume(box)
-        if stage.over is None:
-            return rows, 0, 0
-        low, high = box[self.dim(stage)]
-        return rows, high - low, rows // (high - low) if high > low else 0
+        """Rows of the rank that has most, text that joins them included; its part of a fibre, and its fibres."""
+        box, dims, text = self.layouts.boxes[layout][0], self.model.dims_of(stage), self.model.text_of(stage)
+        if not stage.over:
+            cut = math.prod(size for (_, size), dim in zip(self.layouts.grid.axes, layout)
+                            if dim is not None and self.model.names[dim] != "b")
+            return volume(box) + self.samples(layout) * -(-text // cut), 0, 0
+        n = math.prod(self.layouts.grid.axes[a][1] for a in axes_of(layout, dims))
+        part = volume([box[d] for d in dims]) + -(-text // n)
+        fibres = volume([side for d, side in enumerate(box) if d not in dims])
+        return part * fibres, part, fibres
+
+    def samples(self, layout):
+        low, high = self.layouts.boxes[layout][0][0] if self.model.names[0] == "b" else (0, 1)
+        return high - low
 
     def work(self, stage, layout, method):
         """Picoseconds: of what recomputing does again and what it leaves out, of attention there and back."""
@@ -199,15 +219,13 @@ class Times(Bytes):
         if rows == 0:
             return 0, 0, 0, 0
         first, last = memory(2), memory(3)
+        if stage.kind == "module":
+            return first + machine.work_ps("product", dtype, rows * stage.token_flops, rows), last, 0, 0
         if stage.kind == "mlp":
             width = stage.ratio * c
             return first + product(rows, width) + memory(2 * stage.ratio), last + product(rows, c, deep=width), 0, 0
         if stage.kind == "cross":
-            samples = 1
-            if model.names[0] == "b":
-                low, high = self.layouts.boxes[layout][0][0]
-                samples = high - low
-            first += product(rows, c) + product(samples * model.text_rows, 2 * c)
+            first += product(rows, c) + product(self.samples(layout) * model.text_rows, 2 * c)
             attention = machine.work_ps("attention", dtype, 4 * rows * model.text_rows * c, model.text_rows)
             return first, last + product(rows, c), attention, 2.5 * attention
         share = stage.kv_heads / stage.heads
@@ -233,26 +251,42 @@ class Times(Bytes):
         return [self.machine.work_ps("linear", self.model.dtype, f, rows) for f in (flops, flops_back)]
 
     def attention_ps(self, stage, layout, method, part, fibres):
-        d, dtype = self.model.channels // stage.heads, self.model.dtype
-        whole = self.model.extents[self.dim(stage)]
-        axes = axes_of(layout, self.dim(stage))
+        d, dtype, dims = self.model.channels // stage.heads, self.model.dtype, self.model.dims_of(stage)
+        whole = math.prod(self.model.extents[i] for i in dims) + self.model.text_of(stage)
+        axes = axes_of(layout, dims)
         sizes = [self.layouts.grid.axes[a][1] for a in axes]
         spread = {"ulysses": math.prod(sizes), "usp": sizes[-1] if sizes else 1}.get(method, 1)
         hops = {"ring": math.prod(sizes), "usp": sizes[0] if sizes else 1}.get(method, 1)
-        rows = {"ulysses": whole, "usp": blocks(whole, sizes[0])[0][1] if sizes else whole,
-                "local": whole}.get(method, part)
-        keys = self.keys(stage, whole, sizes[:1] if method == "usp" else [] if spread > 1 else sizes)
+        gathered = axes if method == "ulysses" else axes[1:] if method == "usp" else []
+        rows = {"ulysses": whole, "usp": self.rows_of_outer(stage, layout, axes)}.get(method, part)
+        keys = self.keys(stage, [None if a in gathered else dim for a, dim in enumerate(layout)])
         flops = 4 * rows * fibres * -(-stage.heads // spread) * keys * d
         return [hops * self.machine.work_ps("attention", dtype, f / hops, keys / hops) for f in (flops, 2.5 * flops)]
 
-    def keys(self, stage, whole, sizes):
-        """That a query sees on average, of the block that sees most; zigzag makes blocks alike."""
-        parts = [(0, whole)]
-        for size in sizes if not stage.zigzag else []:
-            parts = [(low + a, low + b) for low, high in parts for a, b in blocks(high - low, size)]
-        reach = stage.window or whole
-        seen = [1 + min(i, reach) + (0 if stage.causal else min(whole - 1 - i, reach)) for i in range(whole)]
-        return max(sum(seen[low:high]) for low, high in parts) / max(high - low for low, high in parts)
+    def rows_of_outer(self, stage, layout, axes):
+        """Most rows that ranks along the second of two axes have together."""
+        if len(axes) < 2:
+            return 0
+        rows, inner = next(iter(groups_of(self.layouts, layout, stage))).rows, self.layouts.grid.axes[axes[1]][1]
+        return max(sum(rows[i:i + inner]) for i in range(0, len(rows), inner))
+
+    def keys(self, stage, layout):
+        """That a query sees on average, of the block that sees most; zigzag makes blocks alike. Text is seen by all."""
+        model = self.model
+        whole = math.prod(model.extents[d] for d in model.dims_of(stage)) + model.text_of(stage)
+        if not stage.causal and not any(stage.window):
+            return whole
+        out = 1
+        for d in model.dims_of(stage):
+            extent, window = model.extents[d], stage.window[stage.over.index(model.names[d])] if stage.window else 0
+            parts = [(0, extent)]
+            for (_, size), dim in zip(self.layouts.grid.axes, layout):
+                if dim == d and not stage.zigzag:
+                    parts = [(low + a, low + b) for low, high in parts for a, b in blocks(high - low, size)]
+            reach = window or extent
+            seen = [1 + min(i, reach) + (0 if stage.causal else min(extent - 1 - i, reach)) for i in range(extent)]
+            out *= max(sum(seen[low:high]) for low, high in parts) / max(high - low for low, high in parts)
+        return out + model.text_of(stage)
 
     def method_ps(self, stage, layout, method, n, moved, attention, is_back):
         machine = self.machine
@@ -262,10 +296,14 @@ class Times(Bytes):
             return self.heads_ps(stage, n, moved)
         if method == "ring":
             return self.ring_ps(n, moved, attention)
+        if method == "rsa":  # keys go round, then values
+            return 2 * (n - 1) * machine.slowest_ps("ring", n, moved, 1 / (2 * (n - 1)))
         if method == "usp":
-            inner = self.layouts.grid.axes[axes_of(layout, self.dim(stage))[1]][1]
+            inner = self.layouts.grid.axes[axes_of(layout, self.model.dims_of(stage))[1]][1]
             heads, ring = self.usp_parts(stage, layout, inner, is_back)
             return self.heads_ps(stage, inner, heads) + self.ring_ps(n // inner, ring, attention)
+        if method == "gather-kv" and has_halo(stage, self.model, layout):
+            return machine.slowest_ps("ring", 2, moved)
         if method == "gather-kv":
             return machine.slowest_ps("reduce_scatter" if is_back else "all_gather", n, moved)
         if method == "lasp2":
@@ -295,7 +333,7 @@ class Times(Bytes):
         heads = [Moved(), Moved()]
         model, unit = self.model, BYTES[self.model.dtype]
         width = model.channels // stage.heads
-        for group in groups_of(self.layouts, layout, self.dim(stage)):
+        for group in groups_of(self.layouts, layout, stage):
             for r in range(0, len(group.members), inner):
                 part = slice(r, r + inner)
                 heads_to_and_fro(*heads, stage, width, Group(group.members[part], group.rows[part], group.fibres),

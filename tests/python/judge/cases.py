@@ -24,16 +24,30 @@ from judge.model import Grid, Layouts, Model, Stage
 MOST_WALKS = 1000
 
 
-def random_stage(draw, name, kind, over, heads, channels):
+def random_window(draw, over):
+    return [draw.randint(0 if len(over) > 1 else 1, 9) for _ in over] if draw.random() < 0.3 else ()
+
+
+def random_stage(draw, name, kind, seq, heads, channels):
+    over = draw.sample(seq, draw.randint(1, len(seq)) if draw.random() < 0.3 else 1)
+    kv = draw.choice([d for d in range(1, heads + 1) if heads % d == 0]) if draw.random() < 0.3 else heads
+    joins = draw.random() < 0.15
     if kind == "attention":
-        kv = draw.choice([d for d in range(1, heads + 1) if heads % d == 0]) if draw.random() < 0.3 else heads
-        causal = draw.random() < 0.3
+        causal = len(over) == 1 and draw.random() < 0.3
         return Stage(name, kind, over, heads, kv, causal, rope=draw.random() < 0.3 and channels // heads % 2 == 0,
-                     zigzag=causal and draw.random() < 0.5, window=draw.randint(1, 9) if draw.random() < 0.2 else 0)
+                     zigzag=causal and draw.random() < 0.5, window=random_window(draw, over), joins=joins,
+                     weights=draw.randint(1, 9999) if draw.random() < 0.1 else 0)
+    if kind == "module":
+        token, weights = (draw.randint(1, 9999), draw.randint(0, 200)), draw.randint(0, 9999)
+        if draw.random() < 0.3:
+            return Stage(name, kind, joins=joins, token=token, weights=weights)
+        methods = draw.sample(["ulysses", "usp", "ring", "gather-kv", "rsa"], draw.randint(0, 4))
+        return Stage(name, kind, over, heads, kv, window=random_window(draw, over), joins=joins, token=token,
+                     methods=methods, weights=weights)
     if kind == "linear-attention":
-        return Stage(name, kind, over, heads, causal=draw.random() < 0.5, decay=draw.choice([1.0, 0.5]))
+        return Stage(name, kind, over[:1], heads, causal=draw.random() < 0.5, decay=draw.choice([1.0, 0.5]))
     if kind == "mlp":
-        return Stage(name, kind, ratio=draw.randint(1, 4))
+        return Stage(name, kind, ratio=draw.randint(1, 4), joins=joins)
     return Stage(name, kind, heads=heads)
 
 
@@ -48,12 +62,11 @@ def random_model(draw, naxes):
     channels = heads * draw.choice([2, 4, 8])
     stages = []
     for i in range(draw.randint(1, 4)):
-        kind = draw.choice(["attention"] * 3 + ["linear-attention"] * 2 + ["mlp", "cross"])
-        over = draw.choice([n for n in names if n != "b"])
-        stages.append(random_stage(draw, f"s{i}", kind, over, heads, channels))
-    text_rows = draw.randint(1, 9) if any(stage.kind == "cross" for stage in stages) else 0
+        kind = draw.choice(["attention"] * 3 + ["linear-attention"] * 2 + ["mlp", "cross", "module"])
+        stages.append(random_stage(draw, f"s{i}", kind, [n for n in names if n != "b"], heads, channels))
+    text_rows = draw.randint(1, 9) if any(stage.kind == "cross" or stage.joins for stage in stages) else 0
     return Model(draw.choice(["bf16", "f32"]), [(n, extents[n]) for n in names], channels, text_rows, stages,
-                 draw.randint(1, 3))
+                 draw.randint(1, 3), draw.random() < 0.2)
 
 
 def random_grid(draw):
@@ -174,19 +187,22 @@ def long_case(draw, by_time):
 
 def memory_case(draw, by_time):
     """Under a cap: a filter of inference, sums of training."""
-    case = Case(draw, by_time, is_local=True)
+    case = Case(draw, by_time, is_local=draw.random() < 0.5)
     if case.walks() > MOST_WALKS:
         return None
     prices, memory = case.prices, Memory(case.model, case.layouts, case.backward, case.recompute)
-    walks = []
+    rows = Times(None, case.model, case.layouts, 0, False, False, False).rows
+    walks, needed = [], {}
     for steps in itertools.product(*case.ways * case.model.repeat):
         cost, peak, kept, last = prices.end(steps[-1][0]), 0, 0, None
-        for stage, (layout, _, price) in zip(case.model.stages * case.model.repeat, steps):
+        for stage, (layout, method, price) in zip(case.model.stages * case.model.repeat, steps):
             if last is not None:
                 cost = tuple(map(sum, zip(cost, prices.edge(last, layout))))
                 peak = max(peak, kept + memory.of_edge(last, layout))
             cost, last = tuple(map(sum, zip(cost, price))), layout
-            keeps, needs = memory.of_stage(stage, layout)
+            if (stage, layout, method) not in needed:
+                needed[stage, layout, method] = memory.of_stage(stage, layout, method, rows(stage, layout, method)[0])
+            keeps, needs = needed[stage, layout, method]
             peak, kept = max(peak, kept + needs), kept + keeps
         if not prices.is_end_free:
             peak = max(peak, kept + memory.of_edge(last, (None,) * len(last)))

@@ -15,18 +15,22 @@ def blocks(length, parts):
 
 
 class Stage:
-    def __init__(self, name, kind, over=None, heads=0, kv_heads=0, causal=False, decay=1.0, ratio=0, rope=False,
-                 zigzag=False, window=0):
+    """over: names of the dims that it mixes; window: tokens each way of each of them."""
+
+    def __init__(self, name, kind, over=(), heads=0, kv_heads=0, causal=False, decay=1.0, ratio=0, rope=False,
+                 zigzag=False, window=(), joins=False, methods=(), token=(0, 0), weights=0):
         self.name, self.kind, self.over, self.heads, self.ratio = name, kind, over, heads, ratio
         self.kv_heads, self.causal, self.decay = kv_heads or heads, causal, decay
-        self.rope, self.zigzag, self.window = rope, zigzag, window
+        self.rope, self.zigzag, self.window, self.joins = rope, zigzag, window, joins
+        self.methods, self.weights = methods, weights  # of a module
+        self.token_flops, self.token_bytes = token
 
     def text(self):
         out = f"{{name: {self.name}, kind: {self.kind}"
         if self.kind == "cross":
             out += ", reads: y"
-        if self.over is not None:
-            out += f", over: {self.over}"
+        if self.over:
+            out += f", over: {self.over[0]}" if len(self.over) == 1 else f", over: [{', '.join(self.over)}]"
         if self.heads:
             out += f", heads: {self.heads}"
         if self.kv_heads != self.heads:
@@ -38,16 +42,25 @@ class Stage:
         if self.rope:
             out += ", rope: true"
         if self.window:
-            out += f", window: {self.window}"
+            out += f", window: {self.window[0]}" if len(self.over) == 1 else f", window: {list(self.window)}"
         if self.zigzag:
             out += ", placement: zigzag"
         if self.decay != 1.0:
             out += f", decay: {self.decay}"
+        if self.joins:
+            out += ", joins: y"
+        if self.kind == "module":
+            out += f", token_flops: {self.token_flops}"
+            out += f", token_bytes: {self.token_bytes}" if self.token_bytes else ""
+            out += f", methods: [{', '.join(self.methods)}]" if self.methods else ""
+        if self.weights:
+            out += f", weights: {self.weights}"
         return out + "}"
 
 
 class Model:
-    def __init__(self, dtype, dims, channels, text_rows, stages, repeat):
+    def __init__(self, dtype, dims, channels, text_rows, stages, repeat, is_sharded=False):
+        self.is_sharded = is_sharded  # its weights
         self.dtype, self.dims, self.channels = dtype, dims, channels  # dims: [(name, extent)] without the channels
         self.text_rows, self.stages, self.repeat = text_rows, stages, repeat
         self.names = [name for name, _ in dims]
@@ -62,8 +75,18 @@ class Model:
         if self.text_rows:
             batch = "b, " if self.names[0] == "b" else ""
             out += f"  y: {{dims: [{batch}l, c], const: true}}\n"
+        out += "weights: sharded\n" if self.is_sharded else ""
         out += f"repeat: {self.repeat}\nstages:\n"
         return out + "".join(f"  - {stage.text()}\n" for stage in self.stages)
+
+
+    def dims_of(self, stage):
+        """Numbers of the dims that a stage mixes."""
+        return [d for d, name in enumerate(self.names) if name in stage.over]
+
+    def text_of(self, stage):
+        """Rows of text that are part of every fibre."""
+        return self.text_rows if stage.joins else 0
 
 
 class Grid:

@@ -50,20 +50,38 @@ def edge(layouts, before, after, unit):
 
 
 class Group:
-    """The ranks that share fibres of a sharded dim: in their order, with the rows of each, and so many fibres."""
+    """The ranks that share fibres of sharded dims: in their order, with the rows of each, and so many fibres."""
 
     def __init__(self, members, rows, fibres):
         self.members, self.rows, self.fibres = members, rows, fibres
 
 
-def groups_of(layouts, layout, dim):
-    grid, found = layouts.grid, {}
+def groups_of(layouts, layout, stage):
+    grid, dims, found = layouts.grid, layouts.model.dims_of(stage), {}
     for r, rank in enumerate(grid.ranks):
-        found.setdefault(tuple(c for c, d in zip(rank, layout) if d != dim), []).append(r)
+        found.setdefault(tuple(c for c, d in zip(rank, layout) if d not in dims), []).append(r)
     for members in found.values():
         boxes = [layouts.boxes[layout][r] for r in members]
-        fibres = volume([part for d, part in enumerate(boxes[0]) if d != dim])
-        yield Group(members, [box[dim][1] - box[dim][0] for box in boxes], fibres)
+        fibres = volume([part for d, part in enumerate(boxes[0]) if d not in dims])
+        text = blocks(layouts.model.text_of(stage), len(members))
+        rows = [volume([box[d] for d in dims]) + high - low for box, (low, high) in zip(boxes, text)]
+        yield Group(members, rows, fibres)
+
+
+def seen(stage, model, mine, yours):
+    """Tokens of mine that some token of yours sees, one by one along each dim: windows are boxes."""
+    out = 1
+    for d in model.dims_of(stage):
+        reach = stage.window[stage.over.index(model.names[d])] or model.extents[d]
+        queries = range(*yours[d])
+        out *= sum(any(abs(q - k) <= reach and (q >= k or not stage.causal) for q in queries) for k in range(*mine[d]))
+    return out
+
+
+def has_halo(stage, model, layout):
+    """Some sharded dim has a window; text and rows that are dealt zigzag are seen by all."""
+    cut = [d for d in model.dims_of(stage) if d in layout and stage.window]
+    return not (stage.joins or stage.zigzag) and any(stage.window[stage.over.index(model.names[d])] for d in cut)
 
 
 def key_heads(stage, share):
@@ -102,20 +120,22 @@ def method_bytes(method, stage, model, layouts, layout):
     out, back = Moved(), Moved()
     unit, real = BYTES[model.dtype], 4
     width = model.channels // stage.heads
-    dim = model.names.index(stage.over)
-    for group in groups_of(layouts, layout, dim):
+    dims, is_halo = model.dims_of(stage), has_halo(stage, model, layout)
+    for group in groups_of(layouts, layout, stage):
         n = len(group.members)
         if method == "ulysses":
             heads_to_and_fro(out, back, stage, width, group, unit, real)
-        elif method == "ring":
+        elif method in ("ring", "rsa"):
             round_the_ring(out, back, stage.kv_heads, width, group.members, group.rows, group.fibres, unit, real)
         elif method == "gather-kv":
             for i, j in itertools.permutations(range(n), 2):
-                block = 2 * stage.kv_heads * width * group.rows[i] * group.fibres
+                boxes = [layouts.boxes[layout][group.members[k]] for k in (i, j)]
+                rows = seen(stage, model, *boxes) if is_halo else group.rows[i]
+                block = 2 * stage.kv_heads * width * rows * group.fibres
                 out.add(group.members[i], group.members[j], block * unit)
                 back.add(group.members[j], group.members[i], block * real)
         elif method == "usp":
-            inner = layouts.grid.axes[[a for a, d in enumerate(layout) if d == dim][1]][1]
+            inner = layouts.grid.axes[axes_of(layout, dims)[1]][1]
             shares = blocks(stage.heads, inner)
             for r in range(n // inner):
                 part = slice(r * inner, (r + 1) * inner)
@@ -148,5 +168,5 @@ def states(out, back, method, stage, group, state):
             back.add(ranks[j], ranks[i], state)
 
 
-def axes_of(layout, dim):
-    return [a for a, d in enumerate(layout) if d == dim]
+def axes_of(layout, dims):
+    return [a for a, d in enumerate(layout) if d in dims]
