@@ -35,4 +35,14 @@ typedef struct hd_device_heads {
     int64_t inner, extent; /* row r is at position r / inner % extent */
 } hd_device_heads;
 
+/* Sums over rows, column by column: of src, and, where other is given, of src (other - mean) / deviation. */
+typedef struct hd_device_columns {
+    heddle_dtype dtype, src_dtype; /* of other; of src, which is that or F32 */
+    int64_t rows, n;
+    int64_t stride;      /* elements from row to row of src; those of other are dense */
+    int64_t sample_rows; /* sums are of each sample's rows; 0: all are of one */
+    const void *src, *other;
+    const float *stats; /* [rows][2] what norm_back leaves of other */
+} hd_device_columns;
+
 #endif

@@ -114,6 +114,26 @@ typedef struct hd_device_kernels {
                    void *stream);
     /* In place. */
     int (*norm_rotate)(const hd_device_heads *of, void *x, void *stream);
+
+    /* --- their gradients; scratch lies on the device, and is free again when the launch has ended */
+
+    /* dst = src * gate */
+    int (*scale_rows)(const hd_device_rows *of, void *dst, const void *src, const float *gate, void *stream);
+    /* dx += the gradient through src's norm, given dy, of x's type or F32. scale may be NULL. stats: gets mean and
+     * 1 / deviation of each row; NULL: they are not wanted. dshift and dscale are add_columns' of dy and src. */
+    int (*norm_back)(const hd_device_rows *of, void *dx, const void *src, const void *dy, heddle_dtype dy_dtype,
+                     const float *scale, float *stats, void *stream);
+    /* active = gelu(src); dy, a gradient of that, becomes one of src; all of one type */
+    int (*gelu_back)(void *dy, void *active, const void *src, heddle_dtype dtype, int64_t elems, void *stream);
+    /* In place on dy, which lies as src, what norm_rotate began with; src and dweight may be NULL without weight.
+     * dweight[d] += */
+    int (*norm_rotate_back)(const hd_device_heads *of, void *dy, const void *src, float *dweight, void *scratch,
+                            void *stream);
+    size_t (*norm_rotate_back_bytes)(const hd_device_heads *of); /* of scratch */
+    /* dst[sample][n] += sums of src, dst_times[sample][n] += those with other; samples lie dst_stride elements apart */
+    int (*add_columns)(const hd_device_columns *of, float *dst, float *dst_times, int64_t dst_stride, void *scratch,
+                       void *stream);
+    size_t (*add_columns_bytes)(const hd_device_columns *of); /* of scratch */
 } hd_device_kernels;
 
 /* Compiled by nvcc into the device library, or for the emulator of the tests. */

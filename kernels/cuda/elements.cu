@@ -12,31 +12,6 @@ typedef struct elements_args {
     int is_whole; /* all lie at multiples of 16 bytes */
 } elements_args;
 
-HD_DEV void eight_load(float *out, const char *src, int32_t at, int32_t left, heddle_dtype dtype, int is_whole)
-{
-    HD_UNROLL
-    for (int j = 0; j < PER; j += hd_piece_elems(dtype)) {
-        const hd_lane_piece p = hd_piece_load(src, at + j, left - j, dtype, is_whole);
-        HD_UNROLL
-        for (int i = 0; i < hd_piece_elems(dtype); i++) {
-            out[j + i] = hd_piece_get(&p, i, dtype);
-        }
-    }
-}
-
-HD_DEV void eight_store(char *dst, const float *value, int32_t at, int32_t left, heddle_dtype dtype, int is_whole)
-{
-    HD_UNROLL
-    for (int j = 0; j < PER; j += hd_piece_elems(dtype)) {
-        hd_lane_piece p;
-        HD_UNROLL
-        for (int i = 0; i < hd_piece_elems(dtype); i++) {
-            hd_piece_set(&p, i, dtype, value[j + i]);
-        }
-        hd_piece_store(dst, at + j, left - j, dtype, is_whole, &p);
-    }
-}
-
 /* x (1 + tanh u) / 2 = x / (1 + e^-2u) */
 HD_DEV float gelu_of(float x)
 {
@@ -51,12 +26,12 @@ HD_DEV void each(const elements_args *a, heddle_dtype dst_dtype, heddle_dtype sr
         const int32_t left = a->elems - at;
         const int is_whole = a->is_whole && left >= PER;
         float value[PER];
-        eight_load(value, a->src, at, left, src_dtype, is_whole);
+        hd_values_load(value, a->src, at, left, PER, src_dtype, is_whole);
         HD_UNROLL
         for (int i = 0; i < PER && is_gelu; i++) {
             value[i] = gelu_of(value[i]);
         }
-        eight_store(a->dst, value, at, left, dst_dtype, is_whole);
+        hd_values_store(a->dst, value, at, left, PER, dst_dtype, is_whole);
     }
 }
 
@@ -80,6 +55,51 @@ HD_DEV void each(const elements_args *a, heddle_dtype dst_dtype, heddle_dtype sr
 #define IS_GELU_convert 0
 EACH_PAIR(ELEMENTS_KERNEL, gelu)
 EACH_PAIR(ELEMENTS_KERNEL, convert)
+
+/* --- the gradient: gelu(x) = x s, s the logistic function of 2 u, u = slope (x + cubic x^3); its slope is
+ * s + 2 u' x s (1 - s). */
+
+typedef struct gelu_back_args {
+    const char *src;
+    char *dy, *active;
+    int32_t elems;
+    int is_whole;
+} gelu_back_args;
+
+HD_DEV void gelu_back_of(float *dy, float *active, float x)
+{
+    const float square = hd_mul(x, x);
+    const float power = hd_exp2(hd_mul(x, hd_fma(square, HD_GELU_EXPONENT_CUBIC, HD_GELU_EXPONENT)));
+    const float s = 1.0f / (power + 1.0f), y = hd_mul(x, s);
+    const float turn = hd_fma(square, 6.0f * HD_GELU_SLOPE * HD_GELU_CUBIC, 2.0f * HD_GELU_SLOPE);
+    *active = y;
+    *dy = hd_mul(*dy, hd_fma(hd_mul(turn, y), 1.0f - s, s));
+}
+
+HD_DEV void each_back(const gelu_back_args *a, heddle_dtype dtype)
+{
+    const int32_t step = (int32_t)(HD_BLOCKS * HD_THREADS) * PER;
+    for (int32_t at = (int32_t)(HD_BLOCK * HD_THREADS + HD_THREAD) * PER; at < a->elems; at += step) {
+        const int32_t left = a->elems - at;
+        const int is_whole = a->is_whole && left >= PER;
+        float x[PER], dy[PER], active[PER];
+        hd_values_load(x, a->src, at, left, PER, dtype, is_whole);
+        hd_values_load(dy, a->dy, at, left, PER, dtype, is_whole);
+        HD_UNROLL
+        for (int i = 0; i < PER; i++) {
+            gelu_back_of(&dy[i], &active[i], x[i]);
+        }
+        hd_values_store(a->dy, dy, at, left, PER, dtype, is_whole);
+        hd_values_store(a->active, active, at, left, PER, dtype, is_whole);
+    }
+}
+
+#define GELU_BACK_KERNEL(name, dtype)                                                                                  \
+    HD_KERNEL(name, gelu_back_args, a)                                                                                 \
+    {                                                                                                                  \
+        each_back(&a, dtype);                                                                                          \
+    }
+HD_ROWS_KERNELS(GELU_BACK_KERNEL, gelu_back)
 
 static int is_float(heddle_dtype dtype)
 {
@@ -123,10 +143,31 @@ static unsigned stretch(elements_args *a, int64_t at, int64_t elems, void *dst, 
 ELEMENTS_LAUNCHER(gelu)
 ELEMENTS_LAUNCHER(convert)
 
+static int launch_back(const gelu_back_args *a, heddle_dtype dtype, void *stream)
+{
+    const int64_t blocks = ((int64_t)a->elems + PER * HD_ROWS_THREADS - 1) / (PER * HD_ROWS_THREADS);
+    HD_ROWS_LAUNCH_OF(gelu_back, dtype,
+                      (unsigned)(blocks < HD_ROWS_MOST_BLOCKS ? blocks : (int64_t)HD_ROWS_MOST_BLOCKS), a, stream);
+}
+
+int hd_elements_gelu_back(void *dy, void *active, const void *src, heddle_dtype dtype, int64_t elems, void *stream)
+{
+    int error = is_float(dtype) && elems >= 0 ? 0 : (int)cudaErrorInvalidValue;
+    for (int64_t at = 0; at < elems && error == 0; at += MOST_ELEMENTS) {
+        const int64_t behind = at * bytes_of(dtype);
+        const gelu_back_args a = {(const char *)src + behind, (char *)dy + behind, (char *)active + behind,
+                                  (int32_t)(elems - at < MOST_ELEMENTS ? elems - at : (int64_t)MOST_ELEMENTS),
+                                  hd_is_aligned(src) && hd_is_aligned(dy) && hd_is_aligned(active)};
+        error = launch_back(&a, dtype, stream);
+    }
+    return error;
+}
+
 #define ADDRESS_PAIR(name, to, from, to_dtype, from_dtype) HD_KERNEL_ADDRESS(name##_##to##_from_##from),
 
 int hd_elements_load(void)
 {
-    const void *const kernel[] = {EACH_PAIR(ADDRESS_PAIR, gelu) EACH_PAIR(ADDRESS_PAIR, convert)};
+    const void *const kernel[] = {HD_ROWS_ADDRESSES(gelu_back),
+                                  EACH_PAIR(ADDRESS_PAIR, gelu) EACH_PAIR(ADDRESS_PAIR, convert)};
     return hd_load_kernels(kernel, (int)(sizeof kernel / sizeof kernel[0]));
 }

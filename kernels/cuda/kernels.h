@@ -32,6 +32,22 @@ int hd_elements_convert(void *dst, heddle_dtype dst_dtype, const void *src, hedd
 int hd_heads_load(void);
 int hd_heads_norm_rotate(const hd_device_heads *of, void *x, void *stream);
 
+int hd_rows_back_load(void);
+int hd_rows_scale(const hd_device_rows *of, void *dst, const void *src, const float *gate, void *stream);
+int hd_rows_norm_back(const hd_device_rows *of, void *dx, const void *src, const void *dy, heddle_dtype dy_dtype,
+                      const float *scale, float *stats, void *stream);
+int hd_elements_gelu_back(void *dy, void *active, const void *src, heddle_dtype dtype, int64_t elems, void *stream);
+
+int hd_heads_back_load(void);
+int hd_heads_norm_rotate_back(const hd_device_heads *of, void *dy, const void *src, float *dweight, void *scratch,
+                              void *stream);
+size_t hd_heads_back_bytes(const hd_device_heads *of);
+
+int hd_columns_load(void);
+int hd_columns_add(const hd_device_columns *of, float *dst, float *dst_times, int64_t dst_stride, void *scratch,
+                   void *stream);
+size_t hd_columns_bytes(const hd_device_columns *of);
+
 #ifdef __cplusplus
 }
 #endif

@@ -88,6 +88,45 @@ HD_DEV void hd_piece_store(char *row, int32_t at, int32_t left, heddle_dtype dty
     }
 }
 
+/* n numbers of a row from column `at`, whole pieces of the type. */
+HD_DEV void hd_values_load(float *out, const char *row, int32_t at, int32_t left, int n, heddle_dtype dtype,
+                           int is_whole)
+{
+    HD_UNROLL
+    for (int j = 0; j < n; j += hd_piece_elems(dtype)) {
+        const hd_lane_piece p = hd_piece_load(row, at + j, left - j, dtype, is_whole);
+        HD_UNROLL
+        for (int i = 0; i < hd_piece_elems(dtype); i++) {
+            out[j + i] = hd_piece_get(&p, i, dtype);
+        }
+    }
+}
+
+HD_DEV void hd_values_store(char *row, const float *value, int32_t at, int32_t left, int n, heddle_dtype dtype,
+                            int is_whole)
+{
+    HD_UNROLL
+    for (int j = 0; j < n; j += hd_piece_elems(dtype)) {
+        hd_lane_piece p;
+        HD_UNROLL
+        for (int i = 0; i < hd_piece_elems(dtype); i++) {
+            hd_piece_set(&p, i, dtype, value[j + i]);
+        }
+        hd_piece_store(row, at + j, left - j, dtype, is_whole, &p);
+    }
+}
+
+/* As many as a piece of `dtype` has, of that type or of f32. */
+HD_DEV void hd_values_load_either(float *out, const char *row, int32_t at, int32_t left, heddle_dtype dtype, int is_f32,
+                                  int is_whole)
+{
+    if (is_f32) {
+        hd_values_load(out, row, at, left, hd_piece_elems(dtype), HEDDLE_F32, is_whole);
+    } else {
+        hd_values_load(out, row, at, left, hd_piece_elems(dtype), dtype, is_whole);
+    }
+}
+
 /* n numbers of a vector that neighbours read, too: 4 or 8 of them. */
 HD_DEV void hd_floats_load(float *out, const float *at, int32_t left, int n, int is_whole)
 {

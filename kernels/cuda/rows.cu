@@ -1,11 +1,7 @@
 /* Rows of blocks, forward (kernels/device_rows.h): a warp takes a row, and each lane the same columns of every row; so
  * sums within a row have one order. */
-#include "kernels/cuda/divide.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/piece.h"
-#include "kernels/cuda/rows.h"
-
-enum { HELD = 8 /* pieces of a row that a lane keeps; what is left of longer ones is read again */ };
+#include "kernels/cuda/row_sum.h"
 
 /* --- norm and modulation */
 
@@ -15,43 +11,6 @@ typedef struct norm_args {
     char *dst;
     const float *shift, *scale; /* NULL together */
 } norm_args;
-
-/* x - mean, or its square, of one piece */
-HD_DEV float piece_sum(float sum, const hd_lane_piece *p, int32_t left, heddle_dtype dtype, float mean, int is_square)
-{
-    HD_UNROLL
-    for (int i = 0; i < hd_piece_elems(dtype); i++) {
-        if (i < left) {
-            const float delta = hd_piece_get(p, i, dtype) - mean;
-            sum = is_square ? hd_fma(delta, delta, sum) : sum + delta;
-        }
-    }
-    return sum;
-}
-
-/* Over the row; the first time, which is that of no mean, it is loaded. */
-HD_DEV float row_sum(const char *row, const hd_rows_args *of, hd_lane_piece *held, heddle_dtype dtype, float mean,
-                     int is_square)
-{
-    const int32_t per = hd_piece_elems(dtype), first = (int32_t)HD_LANE * per;
-    float sum = 0;
-    HD_UNROLL
-    for (int u = 0; u < HELD; u++) {
-        const int32_t at = first + u * 32 * per;
-        if (at < of->c) {
-            if (!is_square) {
-                held[u] = hd_piece_load(row, at, of->c - at, dtype, of->is_whole);
-            }
-            sum = piece_sum(sum, &held[u], of->c - at, dtype, mean, is_square);
-        }
-    }
-    HD_NOT_UNROLLED
-    for (int32_t at = first + HELD * 32 * per; at < of->c; at += 32 * per) {
-        const hd_lane_piece p = hd_piece_load(row, at, of->c - at, dtype, of->is_whole);
-        sum = piece_sum(sum, &p, of->c - at, dtype, mean, is_square);
-    }
-    return hd_group_sum(sum, 32);
-}
 
 HD_DEV void norm_piece(const norm_args *a, hd_lane_piece *p, int64_t vector, int32_t at, heddle_dtype dtype, float mean,
                        float inverse)
@@ -76,12 +35,12 @@ HD_DEV void norm_rows(const norm_args *a, heddle_dtype dtype)
         const char *src = a->src + hd_row_at(&a->of, row, dtype);
         char *dst = a->dst + hd_row_at(&a->of, row, dtype);
         const int64_t vector = hd_vector_at(&a->of, row);
-        hd_lane_piece held[HELD];
-        const float mean = row_sum(src, &a->of, held, dtype, 0, 0) / (float)a->of.c;
-        const float variance = row_sum(src, &a->of, held, dtype, mean, 1) / (float)a->of.c;
+        hd_lane_piece held[HD_ROW_HELD];
+        const float mean = hd_row_sum(src, &a->of, held, dtype, 0, 0) / (float)a->of.c;
+        const float variance = hd_row_sum(src, &a->of, held, dtype, mean, 1) / (float)a->of.c;
         const float inverse = 1.0f / sqrtf(variance + HD_ROWS_EPSILON);
         HD_UNROLL
-        for (int u = 0; u < HELD; u++) {
+        for (int u = 0; u < HD_ROW_HELD; u++) {
             const int32_t at = first + u * 32 * per;
             if (at < a->of.c) {
                 norm_piece(a, &held[u], vector, at, dtype, mean, inverse);
@@ -89,7 +48,7 @@ HD_DEV void norm_rows(const norm_args *a, heddle_dtype dtype)
             }
         }
         HD_NOT_UNROLLED
-        for (int32_t at = first + HELD * 32 * per; at < a->of.c; at += 32 * per) {
+        for (int32_t at = first + HD_ROW_HELD * 32 * per; at < a->of.c; at += 32 * per) {
             hd_lane_piece p = hd_piece_load(src, at, a->of.c - at, dtype, a->of.is_whole);
             norm_piece(a, &p, vector, at, dtype, mean, inverse);
             hd_piece_store(dst, at, a->of.c - at, dtype, a->of.is_whole, &p);
@@ -123,29 +82,6 @@ typedef struct gate_args {
     int y_is_f32, unused;
 } gate_args;
 
-/* `per` numbers of y from column `at`, which is of x's type or f32 */
-HD_DEV void numbers_load(float *out, const gate_args *a, uint32_t row, int32_t at, int per, heddle_dtype dtype)
-{
-    const int32_t left = a->of.c - at;
-    if (!a->y_is_f32) {
-        const hd_lane_piece p = hd_piece_load(a->y + hd_row_at(&a->of, row, dtype), at, left, dtype, a->of.is_whole);
-        HD_UNROLL
-        for (int i = 0; i < per; i++) {
-            out[i] = hd_piece_get(&p, i, dtype);
-        }
-        return;
-    }
-    const char *y = a->y + hd_row_at(&a->of, row, HEDDLE_F32);
-    HD_UNROLL
-    for (int j = 0; j < per; j += 4) {
-        const hd_lane_piece p = hd_piece_load(y, at + j, left - j, HEDDLE_F32, a->of.is_whole);
-        HD_UNROLL
-        for (int i = 0; i < 4; i++) {
-            out[j + i] = hd_piece_get(&p, i, HEDDLE_F32);
-        }
-    }
-}
-
 HD_DEV void gate_rows(const gate_args *a, heddle_dtype dtype)
 {
     const int32_t per = hd_piece_elems(dtype);
@@ -155,7 +91,7 @@ HD_DEV void gate_rows(const gate_args *a, heddle_dtype dtype)
         for (int32_t at = (int32_t)HD_LANE * per; at < a->of.c; at += 32 * per) {
             float y[HD_PIECE_MOST], gate[HD_PIECE_MOST] = {0};
             hd_lane_piece p = hd_piece_load(x, at, a->of.c - at, dtype, a->of.is_whole);
-            numbers_load(y, a, row, at, per, dtype);
+            hd_numbers_load(y, a->y, &a->of, row, at, dtype, a->y_is_f32);
             if (a->gate != 0) {
                 hd_floats_load(gate, a->gate + vector + at, a->of.c - at, per, a->of.is_whole_vector);
             }

@@ -44,6 +44,14 @@ HD_DEV int64_t hd_vector_at(const hd_rows_args *of, uint32_t row)
     return of->sample_rows.d == 0 ? 0 : hd_divide(&of->sample_rows, row) * of->sample_stride;
 }
 
+/* A piece's numbers of a row of that type or of f32. */
+HD_DEV void hd_numbers_load(float *out, const char *all, const hd_rows_args *of, uint32_t row, int32_t at,
+                            heddle_dtype dtype, int is_f32)
+{
+    const char *from = all + hd_row_at(of, row, is_f32 ? HEDDLE_F32 : dtype);
+    hd_values_load_either(out, from, at, of->c - at, dtype, is_f32, of->is_whole);
+}
+
 /* --- launchers */
 
 static inline int hd_is_aligned(const void *at)

@@ -4,7 +4,8 @@
 
 static int load(void)
 {
-    int (*const load_of[])(void) = {hd_move_load, hd_cuda_sum_load, hd_rows_load, hd_elements_load, hd_heads_load};
+    int (*const load_of[])(void) = {hd_move_load,  hd_cuda_sum_load,  hd_rows_load,       hd_elements_load,
+                                    hd_heads_load, hd_rows_back_load, hd_heads_back_load, hd_columns_load};
     int error = 0;
     for (int i = 0; i < (int)(sizeof load_of / sizeof load_of[0]) && error == 0; i++) {
         error = load_of[i]();
@@ -28,4 +29,11 @@ const hd_device_kernels hd_kernels_cuda = {
     .gelu = hd_elements_gelu,
     .convert = hd_elements_convert,
     .norm_rotate = hd_heads_norm_rotate,
+    .scale_rows = hd_rows_scale,
+    .norm_back = hd_rows_norm_back,
+    .gelu_back = hd_elements_gelu_back,
+    .norm_rotate_back = hd_heads_norm_rotate_back,
+    .norm_rotate_back_bytes = hd_heads_back_bytes,
+    .add_columns = hd_columns_add,
+    .add_columns_bytes = hd_columns_bytes,
 };

@@ -44,13 +44,13 @@ done <<<"$table"
 # Not merged: no fma where the program has a product and a sum.
 ! awk '/\.entry/ { on = index($0, "hd_mul_P") > 0 } on { print }' "$work/alone.ptx" | grep -q "fma\." || fail "hd_mul is merged with a sum"
 
-for source in kernels/cuda/{rows,elements,heads}.cu; do
+for source in kernels/cuda/{rows,elements,heads,rows_back,heads_back,columns}.cu; do
     name=$(basename "$source" .cu)
     ptx "$source" "$work/$name.ptx"
     for wanted in 'ld\.global[.:a-zA-Z0-9_]*v4' 'st\.global[.:a-zA-Z0-9_]*v4'; do
         grep -qE "$wanted" "$work/$name.ptx" || fail "$name.cu has no $wanted"
     done
-    for bad in '\.local' '(div|rem)\.[us]64' '(atom|red)\.'; do
+    for bad in '\.local' '(div|rem)\.[us]64' '\b(atom|red)\.'; do
         ! grep -nE "$bad" "$work/$name.ptx" || fail "$name.cu has $bad"
     done
 done
