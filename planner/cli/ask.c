@@ -1,9 +1,12 @@
 #include "ask.h"
+#include "planner/report/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { STAGES_SHOWN = 12 }; /* that do not fit */
 
 const char *cli_objective(const cli_arguments *a)
 {
@@ -168,12 +171,44 @@ heddle_status cli_answer_plan(cli_answer *out, const cli_question *q, const hedd
     return st == HEDDLE_OK ? describe(out, schedule, q, options) : st;
 }
 
+/* No plan fits: what every stage needs at its fullest in the plan that needs least. */
+static void say_what_does_not_fit(const cli_question *q)
+{
+    heddle_plan_options least = q->options;
+    cli_answer answer;
+    char need[32], allowed[32];
+    least.objective = "memory";
+    least.memory_bytes = 0;
+    heddle_status st = cli_answer_plan(&answer, q, &least);
+    for (int k = 0; st == HEDDLE_OK && k < answer.view.info.period; k++) {
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+        int64_t most = 0;
+        for (int r = 0; r < answer.view.info.repeat; r++) {
+            heddle_forecast_step step = HEDDLE_EMPTY(heddle_forecast_step);
+            st = heddle_forecast_stage(&step, answer.forecast, r * answer.view.info.period + k);
+            most = step.memory_bytes > most ? step.memory_bytes : most;
+        }
+        st = st == HEDDLE_OK ? heddle_schedule_stage_at(&stage, answer.schedule, k) : st;
+        if (most > q->options.memory_bytes && k < STAGES_SHOWN) {
+            fprintf(stderr, "  %-14s needs %s where plans need least, %s are allowed\n", stage.name,
+                    report_si(need, sizeof need, (double)most),
+                    report_si(allowed, sizeof allowed, (double)q->options.memory_bytes));
+        }
+    }
+    cli_answer_end(&answer);
+}
+
 int cli_answer_to(cli_answer *out, const cli_question *q)
 {
     heddle_schedule *schedule = NULL;
     *out = (cli_answer){0};
     if (q->a->schedule == NULL) {
-        return cli_report(cli_answer_plan(out, q, &q->options));
+        const heddle_status st = cli_answer_plan(out, q, &q->options);
+        const int code = cli_report(st);
+        if (st == HEDDLE_ERR_INFEASIBLE && q->options.memory_bytes > 0) {
+            say_what_does_not_fit(q);
+        }
+        return code;
     }
     const int code = cli_load_schedule(&schedule, q->a->schedule);
     return code != CLI_OK ? code : cli_report(describe(out, schedule, q, &q->options));

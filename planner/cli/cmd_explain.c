@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALTERNATIVES = 100 };
+enum { ALTERNATIVES = 100, STEPS_AT_MOST = 10000000 /* of alternatives; some seconds */ };
 
 static void print_verdict(const schedule_view *plan, const why_not *w)
 {
@@ -90,12 +90,16 @@ static void print_stage(const schedule_view *plan, int k)
 
 static void explain_all(const cli_question *q, const schedule_view *plan)
 {
-    const int most = q->a->top < ALTERNATIVES ? (int)q->a->top : ALTERNATIVES, json = q->a->json;
+    const int asked = q->a->top < ALTERNATIVES ? (int)q->a->top : ALTERNATIVES, json = q->a->json;
+    int64_t steps = 0;
+    int without = 0;
     why_not *other = calloc(ALTERNATIVES, sizeof *other);
     for (int k = 0; k < plan->info.period && other != NULL; k++) {
         heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
         char text[1024];
-        const int n = cli_alternatives(other, most, q, plan, k);
+        const int most = steps < STEPS_AT_MOST ? asked : 0;
+        const int n = cli_alternatives(other, most, q, plan, k, &steps);
+        without += most < asked;
         heddle_ignore(heddle_schedule_stage_at(&stage, plan->schedule, k));
         if (!json) {
             print_stage(plan, k);
@@ -115,6 +119,10 @@ static void explain_all(const cli_question *q, const schedule_view *plan)
             }
         }
         printf("%s", json ? "]}" : "");
+    }
+    if (without > 0 && !json) {
+        printf("alternatives of the last %d stages are left out, they would take long: --why-not STAGE=LAYOUT/METHOD\n",
+               without);
     }
     free(other);
 }

@@ -165,8 +165,9 @@ static int nth_layout(heddle_layout *out, const schedule_view *plan, int batch_a
 
 #define METHOD_NAME(name, text) text,
 
-int cli_alternatives(why_not *out, int most, const cli_question *q, const schedule_view *plan, int k)
+int cli_alternatives(why_not *out, int most, const cli_question *q, const schedule_view *plan, int k, int64_t *steps)
 {
+    const int64_t each = (int64_t)plan->info.period * plan->info.repeat;
     static const char *const methods[] = {HEDDLE_ATTENTION_METHOD_LIST(METHOD_NAME)
                                               HEDDLE_LINEAR_METHOD_LIST(METHOD_NAME)};
     heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
@@ -182,11 +183,13 @@ int cli_alternatives(why_not *out, int most, const cli_question *q, const schedu
         why_not one = {0};
         snprintf(one.asked, sizeof one.asked, "%s=%s", stage.name, report_layout(text, sizeof text, plan, &layout));
         n = try_force(&one, q, plan, k, -1) == HEDDLE_OK ? insert(out, n, most, &one) : n;
+        *steps += each;
     }
     for (size_t m = 0; m < sizeof methods / sizeof *methods && stage.mixed_dim >= 0; m++) {
         why_not one = {0};
         snprintf(one.asked, sizeof one.asked, "%s=/%s", stage.name, methods[m]);
         n = try_force(&one, q, plan, k, -1) == HEDDLE_OK ? insert(out, n, most, &one) : n;
+        *steps += each;
     }
     return n;
 }

@@ -22,7 +22,7 @@ int cli_why_not(why_not *out, const cli_question *q, const schedule_view *plan, 
 /* "CHEAPER ELSEWHERE" ... */
 const char *cli_verdict_name(verdict verdict);
 /* Other layouts of stage k, and other methods in any layout, the cheapest first, at most `most`; unavailable ones are
- * left out. The number. */
-int cli_alternatives(why_not *out, int most, const cli_question *q, const schedule_view *plan, int k);
+ * left out. The number. *steps: grows by the stages of the plans that were made for it. */
+int cli_alternatives(why_not *out, int most, const cli_question *q, const schedule_view *plan, int k, int64_t *steps);
 
 #endif

@@ -75,7 +75,7 @@ static void describe(heddle_host_info *out, hwloc_topology_t topology)
     out->threads = count(topology, HWLOC_OBJ_PU);
     out->cores = count(topology, HWLOC_OBJ_CORE);
     out->cores = out->cores > 0 ? out->cores : out->threads;
-    out->memory_bytes = (int64_t)root->total_memory;
+    out->memory_bytes = root->total_memory <= INT64_MAX ? (int64_t)root->total_memory : 0;
     out->l2_caches = count(topology, HWLOC_OBJ_L2CACHE);
     out->l3_caches = count(topology, HWLOC_OBJ_L3CACHE);
     out->l2_bytes = cache_bytes(topology, HWLOC_OBJ_L2CACHE);

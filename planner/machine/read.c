@@ -6,7 +6,6 @@
 #include <string.h>
 
 enum { SOURCE_BYTES = 4096 };
-#define MEMORY_MAX (INT64_C(1) << 50)
 
 enum {
     MACHINE_NAME,
@@ -157,7 +156,7 @@ static heddle_status read_all(heddle_machine *m, const hd_node *root)
         HD_TRY(hd_node_bool(&m->is_calibrated, value[MACHINE_CALIBRATED], "calibrated"));
     }
     if (value[MACHINE_MEMORY] != NULL) {
-        HD_TRY(hd_node_int(&m->memory_bytes, value[MACHINE_MEMORY], 0, MEMORY_MAX, "memory_bytes"));
+        HD_TRY(hd_node_int(&m->memory_bytes, value[MACHINE_MEMORY], 0, HD_MACHINE_MEMORY_MAX, "memory_bytes"));
     }
     if (value[MACHINE_OVERLAP] != NULL) {
         HD_TRY(hd_machine_number(&m->overlap_slowdown, value[MACHINE_OVERLAP], 1, 100, "overlap_slowdown"));

@@ -108,6 +108,10 @@ static heddle_status take_size(heddle_model *m, const char *text, const char **e
     if (*digits < '0' || *digits > '9' || (*stop != '\0' && *stop != ',') || errno != 0 || value < 1) {
         return hd_fail(HEDDLE_ERR_ARG, "dim '%s' needs a whole number of at least 1, found '%.40s'", name, digits);
     }
+    if (value > HD_EXTENT_MAX) {
+        return hd_fail(HEDDLE_ERR_ARG, "dim '%s' is at most %lld long, asked for %lld", name, (long long)HD_EXTENT_MAX,
+                       value);
+    }
     if ((*seen & 1U << d) != 0) {
         return hd_fail(HEDDLE_ERR_ARG, "dim '%s' is given twice in the sizes", name);
     }

@@ -17,6 +17,7 @@ enum {
     HD_MODEL_MAX_RUNS = 1 << 16, /* stages of all repetitions together */
     HD_MODEL_MAX_HEADS = 65536
 };
+#define HD_EXTENT_MAX (INT64_C(1) << 48) /* of a dim, and of what is as wide */
 
 typedef enum hd_role { HD_ROLE_SEQ, HD_ROLE_BATCH, HD_ROLE_CHANNEL, HD_ROLE_HEADS, HD_ROLE_TEXT } hd_role;
 

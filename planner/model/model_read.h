@@ -6,8 +6,6 @@
 #include "runtime/document/node.h"
 #include "runtime/method/method.h"
 
-#define HD_EXTENT_MAX (INT64_C(1) << 48)
-
 /* What reading needs besides the model: the tensors' names. */
 typedef struct hd_model_reader {
     heddle_model *m;

@@ -164,6 +164,24 @@ static heddle_status hold_all(heddle_forecast *f, const hd_pricer *p)
     return st;
 }
 
+/* Sums do not wrap, they stay at the largest number: then nothing is said, but which stage it is. */
+static heddle_status check_sums(const heddle_forecast *f, const heddle_schedule *s)
+{
+    for (int i = 0; i < f->nstages; i++) {
+        const char *name = s->stage[i % s->period].name;
+        if (f->stage[i].compute_ps == INT64_MAX || f->stage[i].transfer_ps == INT64_MAX) {
+            return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                           "stage '%s' would take a rank more than 2^63 picoseconds, which are 106 days", name);
+        }
+        if (f->stage_bytes[i] == INT64_MAX) {
+            return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                           "stage '%s' of repetition %d: the fullest rank would need more than 2^63 bytes", name,
+                           i / s->period);
+        }
+    }
+    return HEDDLE_OK;
+}
+
 static heddle_status add_up(heddle_forecast *f, hd_pricer *p, const heddle_schedule *s)
 {
     heddle_status st = HEDDLE_OK;
@@ -182,6 +200,7 @@ static heddle_status add_up(heddle_forecast *f, hd_pricer *p, const heddle_sched
                           m->text_tokens > 0 ? (double)m->text_tokens : 1); /* once per sample, not in time_s */
     f->info.sample_s = m->passes > 0 ? (double)m->passes * f->info.time_s + f->info.serial_s : 0;
     HD_TRY(hold_all(f, p));
+    HD_TRY(check_sums(f, s));
     HD_TRY(hd_price_ends(&ends, p, &s->layout[s->run[0].layout], &s->layout[s->run[f->nstages - 1].layout]));
     f->info.end_bytes_per_rank_max = ends.moved.bytes_per_rank_max;
     f->info.end_s = seconds(ends.time_ps);

@@ -302,9 +302,10 @@ heddle_status hd_search_run(hd_walk *out, int *found, hd_search *s, const hd_cos
     *found = hd_cost_compare(&out->cost, &hd_cost_none) < 0;
     if (!*found) {
         HD_TRY(hd_search_least_need(&least, s));
-        st = least > s->cap
-                 ? hd_search_refuse_memory(s, least)
-                 : hd_fail(HEDDLE_ERR_UNSUPPORTED, "a plan of model '%s' moves more than 2^63 bytes", s->m->name);
+        st = least > s->cap ? hd_search_refuse_memory(s, least)
+                            : hd_fail(HEDDLE_ERR_UNSUPPORTED, "a plan of model '%s' %s", s->m->name,
+                                      s->aim.is_time ? "takes more than 2^63 picoseconds, which are 106 days"
+                                                     : "moves more than 2^63 bytes");
     }
 out:
     return st;

@@ -23,7 +23,26 @@ says "unknown preset" 2 "hunyuanvide" plan hunyuanvide -n 8
 says "unknown machine" 2 "8xh100-nvlik" plan hunyuanvideo -n 8 --machine 8xh100-nvlik
 says "objective" 2 "--objective wants 'time', 'bytes'" plan hunyuanvideo -n 8 --objective speed
 says "does not fit" 3 "1073741824 are allowed" plan hunyuanvideo -n 8 --memory 1G $two
+says "stage by stage" 3 "  attn           needs 26.4 GB where plans need least, 1.07 GB are allowed" plan hunyuanvideo -n 8 --memory 1G $two
 says "recompute" 2 "--recompute is of --training" plan hunyuanvideo -n 8 --recompute $two
+
+# Large files and numbers are refused with what is too large, never wrapped.
+large() { printf 'model: large\ndtype: bf16\ndims: {t: 16, c: {size: 64, role: channel}}\ntensors: {x: [t, c]}\n%b\n' "$1" >"$folder/large.yaml"; }
+large "stages:\n$(for i in $(seq 1 3000); do printf -- '- {name: a%d, kind: mlp, ratio: 4}\\n' "$i"; done)"
+says "many stages" 2 "'stages' must have 1 to 256 entries, found 3000" plan "$folder/large.yaml" --mesh sp=4
+head -c 2000000 /dev/zero | tr '\0' ' ' >>"$folder/large.yaml"
+says "a long file" 2 "longer than the 1048576 bytes" plan "$folder/large.yaml" --mesh sp=4
+large "repeat: 65536\nstages: [{name: a, kind: attention, over: t, heads: 4}, {name: m, kind: mlp, ratio: 4}]"
+says "many runs" 2 "2 stages repeated 65536 times are 131072; at most 65536" plan "$folder/large.yaml" --mesh sp=4
+large "repeat: 32768\nstages: [{name: a, kind: attention, over: t, heads: 4}, {name: m, kind: mlp, ratio: 4}]"
+says "as many as may be" 0 "2 stages x 32768" plan "$folder/large.yaml" --mesh sp=4 -n 4
+large "stages: [{name: a, kind: attention, over: t, heads: 4}]"
+says "an extent" 2 "dim 't' is at most 281474976710656 long, asked for 281474976710657" plan "$folder/large.yaml" --mesh sp=4 --size t=281474976710657
+says "work" 2 "stage 'a' would take a rank more than 2^63 picoseconds" plan "$folder/large.yaml" --mesh sp=4 --size t=281474976710656
+large "repeat: 60000\nstages: [{name: a, kind: module, token_flops: 1, weights: 100000000000000}]"
+says "memory" 2 "stage 'a' of repetition 0: the fullest rank would need more than 2^63 bytes" plan "$folder/large.yaml" --mesh sp=4 --training $two
+large "stages: [{name: a, kind: module, token_flops: 9223372036854775807}]"
+says "flops" 2 "stage 'a': token_flops 9223372036854775807 of 16 tokens is more than" plan "$folder/large.yaml" --mesh sp=4
 
 # Why not: four verdicts.
 why="explain hunyuanvideo --mesh sp=16 $two --why-not"

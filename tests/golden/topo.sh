@@ -46,6 +46,8 @@ grep -q $'\x9b' "$folder/out" && { echo "FAILED: a control byte reaches the term
 says "no such file" 2 "none.xml cannot be read" --xml "$folder/none.xml"
 echo "<html>" >"$folder/bad.xml"
 says "no topology" 2 "bad.xml is no topology" --xml "$folder/bad.xml"
+sed 's/local_memory="[0-9]*"/local_memory="1152921504606846976"/' "$folder/two.xml" >"$folder/much.xml"
+says "nonsense of memory" 0 '"ranks": 4, "memory_bytes": 0' --json --xml "$folder/much.xml"
 sed 's/ complete_cpuset="[^"]*"//' "$folder/two.xml" >"$folder/bad.xml" # which hwloc does not survive
 says "an attribute is missing" 2 "bad.xml is no topology" --xml "$folder/bad.xml"
 
