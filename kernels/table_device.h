@@ -19,6 +19,7 @@
 #define HD_KERNELS_TABLE_DEVICE_H
 
 #include "kernels/copy.h"
+#include "kernels/device_attention.h"
 #include "kernels/device_rows.h"
 
 #ifdef __cplusplus
@@ -134,6 +135,11 @@ typedef struct hd_device_kernels {
     int (*add_columns)(const hd_device_columns *of, float *dst, float *dst_times, int64_t dst_stride, void *scratch,
                        void *stream);
     size_t (*add_columns_bytes)(const hd_device_columns *of); /* of scratch */
+
+    /* --- attention (kernels/device_attention.h) */
+
+    int (*attention)(const hd_device_attention *of, void *stream);
+    int (*attention_back)(const hd_device_attention_back *back, void *stream);
 } hd_device_kernels;
 
 /* Compiled by nvcc into the device library, or for the emulator of the tests. */

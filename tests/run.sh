@@ -54,7 +54,8 @@ flock 9 # a build of this folder that runs already is waited for
 command -v ccache >/dev/null && given=-DCMAKE_C_COMPILER_LAUNCHER=ccache
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 # what another folder beside this one has compiled alike is taken
 [ -f "$folder/CMakeCache.txt" ] || given="-G Ninja $given" # a folder keeps the generator that it has
-configure() { [ -n "$given_folder" ] || cmake --preset "$preset" -DHEDDLE_TESTS=ON $given; }
+# Of the architectures of GPUs one: the long tier compiles for the others.
+configure() { [ -n "$given_folder" ] || cmake --preset "$preset" -DHEDDLE_TESTS=ON -DCMAKE_CUDA_ARCHITECTURES=90-real $given; }
 [ -z "$given_folder" ] || targets="--target$(printf ' tier_%s' "$@")"
 if ! { configure && cmake --build "$folder" $targets; } >"$log" 2>&1; then
     grep -E 'error|Error|FAILED' -A 8 "$log" | head -n 60 >&2

@@ -48,6 +48,11 @@ int hd_columns_add(const hd_device_columns *of, float *dst, float *dst_times, in
                    void *stream);
 size_t hd_columns_bytes(const hd_device_columns *of);
 
+int hd_attention_load(void);
+int hd_attention_forward(const hd_device_attention *of, void *stream);
+int hd_attention_back_load(void);
+int hd_attention_back(const hd_device_attention_back *back, void *stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -67,6 +67,11 @@ HD_DEV float hd_exp2(float x)
     return exp2f(x);
 }
 
+HD_DEV float hd_log2(float x)
+{
+    return log2f(x);
+}
+
 HD_DEV uint16_t hd_to_bf16(float x)
 {
     uint16_t bits;

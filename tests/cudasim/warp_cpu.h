@@ -52,6 +52,11 @@ HD_DEV float hd_exp2(float x)
     return __builtin_exp2f(x);
 }
 
+HD_DEV float hd_log2(float x)
+{
+    return __builtin_log2f(x);
+}
+
 HD_DEV uint16_t hd_to_bf16(float x)
 {
     return hd_bf16_from_f32(x);

@@ -44,10 +44,15 @@ done <<<"$table"
 # Not merged: no fma where the program has a product and a sum.
 ! awk '/\.entry/ { on = index($0, "hd_mul_P") > 0 } on { print }' "$work/alone.ptx" | grep -q "fma\." || fail "hd_mul is merged with a sum"
 
-for source in kernels/cuda/{rows,elements,heads,rows_back,heads_back,columns}.cu; do
+for source in kernels/cuda/{rows,elements,heads,rows_back,heads_back,columns,attention,attention_back}.cu; do
     name=$(basename "$source" .cu)
     ptx "$source" "$work/$name.ptx"
-    for wanted in 'ld\.global[.:a-zA-Z0-9_]*v4' 'st\.global[.:a-zA-Z0-9_]*v4'; do
+    instructions=('ld\.global[.:a-zA-Z0-9_]*v4' 'st\.global[.:a-zA-Z0-9_]*v4')
+    case $name in
+    attention) instructions=('mma\.sync.*bf16' 'mma\.sync.*\.f16' 'ldmatrix' 'cp\.async\.cg' 'st\.global[.:a-zA-Z0-9_]*v4') ;;
+    attention_back) instructions+=('mma\.sync.*bf16' 'mma\.sync.*\.f16' 'ldmatrix' 'cp\.async\.cg') ;;
+    esac
+    for wanted in "${instructions[@]}"; do
         grep -qE "$wanted" "$work/$name.ptx" || fail "$name.cu has no $wanted"
     done
     for bad in '\.local' '(div|rem)\.[us]64' '\b(atom|red)\.'; do

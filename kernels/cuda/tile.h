@@ -1,0 +1,143 @@
+/* Tiles of 16-bit matrices in a block's memory, and their products by warps: each has 16 rows of the result. Rows lie
+ * D + 8 elements apart, so that the 8 rows of a matrix that is loaded at once lie in different banks. */
+#ifndef HD_CUDA_TILE_H
+#define HD_CUDA_TILE_H
+
+#include "kernels/cuda/attention.h"
+
+enum { HD_TILE_ROWS = 64 };
+
+/* Constant where it is called: width, a multiple of 16, and type. */
+#define HD_TILE_STRIDE(width) ((width) + 8)
+#define HD_TILE_ELEMS(width) (HD_TILE_ROWS * HD_TILE_STRIDE(width))
+
+/* Asks for `rows` rows from row `first` on, zeros from row `end` and column d on. */
+HD_DEV void hd_tile_ask(uint16_t *tile, const char *from, int64_t token, int32_t first, int32_t end, int32_t d,
+                        int rows, int width)
+{
+    for (int i = (int)HD_THREAD; i < rows * (width / 8); i += (int)HD_THREADS) {
+        const int row = i / (width / 8), column = i % (width / 8) * 8;
+        const int is_there = first + row < end && column < d;
+        const char *at = from + (is_there ? ((first + row) * token + column) * 2 : 0);
+        hd_copy_async_16(tile + row * HD_TILE_STRIDE(width) + column, at, is_there);
+    }
+}
+
+/* sum[n][8] of this warp's 16 rows of a, over the columns of both: a b^T, n rows of b for each 8 columns. */
+HD_DEV void hd_tile_dots(float (*sum)[4], const uint16_t *a, const uint16_t *b, int n, int width, heddle_dtype dtype)
+{
+    const uint16_t *a_row = a + (HD_WARP * 16 + HD_LANE % 16) * HD_TILE_STRIDE(width) + HD_LANE / 16 * 8;
+    const uint16_t *b_row = b + (HD_LANE / 16 * 8 + HD_LANE % 8) * HD_TILE_STRIDE(width) + HD_LANE / 8 % 2 * 8;
+    HD_UNROLL
+    for (int k = 0; k < width; k += 16) {
+        uint32_t of_a[4];
+        hd_load_matrix_4(of_a, a_row + k);
+        HD_UNROLL
+        for (int j = 0; j < n; j += 2) {
+            uint32_t of_b[4];
+            hd_load_matrix_4(of_b, b_row + j * 8 * HD_TILE_STRIDE(width) + k);
+            if (dtype == HEDDLE_BF16) {
+                hd_mma_bf16(sum[j], of_a, of_b);
+                hd_mma_bf16(sum[j + 1], of_a, of_b + 2);
+            } else {
+                hd_mma_f16(sum[j], of_a, of_b);
+                hd_mma_f16(sum[j + 1], of_a, of_b + 2);
+            }
+        }
+    }
+}
+
+/* sum[width / 8][8] += weight b: weight [16][8 n] as the warp's products left it, rounded to the type. */
+HD_DEV void hd_tile_mix(float (*sum)[4], const float (*weight)[4], const uint16_t *b, int n, int width,
+                        heddle_dtype dtype)
+{
+    const uint16_t *b_row = b + HD_LANE % 16 * HD_TILE_STRIDE(width) + HD_LANE / 16 * 8;
+    HD_UNROLL
+    for (int k = 0; k < n; k += 2) {
+        uint32_t of_a[4];
+        HD_UNROLL
+        for (int i = 0; i < 4; i++) {
+            const float *pair = &weight[k + i / 2][i % 2 * 2];
+            of_a[i] = hd_half_of(pair[0], dtype) | (uint32_t)hd_half_of(pair[1], dtype) << 16;
+        }
+        HD_UNROLL
+        for (int j = 0; j < width / 8; j += 2) {
+            uint32_t of_b[4];
+            hd_load_matrix_4_turned(of_b, b_row + k * 8 * HD_TILE_STRIDE(width) + j * 8);
+            if (dtype == HEDDLE_BF16) {
+                hd_mma_bf16(sum[j], of_a, of_b);
+                hd_mma_bf16(sum[j + 1], of_a, of_b + 2);
+            } else {
+                hd_mma_f16(sum[j], of_a, of_b);
+                hd_mma_f16(sum[j + 1], of_a, of_b + 2);
+            }
+        }
+    }
+}
+
+/* This warp's rows of the result, by way of its rows of a tile that nobody else reads any more. */
+HD_DEV void hd_tile_store(char *to, int64_t token, int32_t first, int32_t end, int32_t d, uint16_t *tile,
+                          const float (*sum)[4], int width, heddle_dtype dtype)
+{
+    uint16_t *own = tile + HD_WARP * 16 * HD_TILE_STRIDE(width);
+    hd_sync_warp();
+    HD_UNROLL
+    for (int j = 0; j < width / 8; j++) {
+        HD_UNROLL
+        for (int i = 0; i < 4; i++) {
+            const unsigned row = HD_LANE / 4 + (unsigned)(i / 2) * 8,
+                           column = (unsigned)j * 8 + HD_LANE % 4 * 2 + i % 2;
+            own[row * HD_TILE_STRIDE(width) + column] = hd_half_of(sum[j][i], dtype);
+        }
+    }
+    hd_sync_warp();
+    for (int i = (int)HD_LANE; i < 16 * (width / 8); i += 32) {
+        const int row = i / (width / 8), column = i % (width / 8) * 8, at = first + (int)HD_WARP * 16 + row;
+        if (at < end && column < d) {
+            hd_v16 held;
+            memcpy(&held, own + row * HD_TILE_STRIDE(width) + column, sizeof held);
+            hd_store_16(to + (at * token + column) * 2, held);
+        }
+    }
+}
+
+/* A kernel for each type and width, a width for each d. */
+#define HD_TILE_KERNELS(kernel, name)                                                                                  \
+    kernel(name##_bf16_32, HEDDLE_BF16, 32) kernel(name##_bf16_64, HEDDLE_BF16, 64)                                    \
+        kernel(name##_bf16_80, HEDDLE_BF16, 80) kernel(name##_bf16_128, HEDDLE_BF16, 128)                              \
+            kernel(name##_f16_32, HEDDLE_F16, 32) kernel(name##_f16_64, HEDDLE_F16, 64)                                \
+                kernel(name##_f16_80, HEDDLE_F16, 80) kernel(name##_f16_128, HEDDLE_F16, 128)
+#define HD_TILE_ADDRESSES(name)                                                                                        \
+    HD_KERNEL_ADDRESS(name##_bf16_32), HD_KERNEL_ADDRESS(name##_bf16_64), HD_KERNEL_ADDRESS(name##_bf16_80),           \
+        HD_KERNEL_ADDRESS(name##_bf16_128), HD_KERNEL_ADDRESS(name##_f16_32), HD_KERNEL_ADDRESS(name##_f16_64),        \
+        HD_KERNEL_ADDRESS(name##_f16_80), HD_KERNEL_ADDRESS(name##_f16_128)
+
+static const int hd_tile_width[4] = {32, 64, 80, 128};
+
+/* Which of the four a head takes. */
+static inline int hd_tile_width_of(int64_t d)
+{
+    int i = 0;
+    while (hd_tile_width[i] < d) {
+        i++;
+    }
+    return i;
+}
+
+/* Threads for rows of `n`: as many warps as have any, by the whole length, whoever holds how many fibres. */
+static inline unsigned hd_tile_threads(int64_t n)
+{
+    return n <= 16 ? 32 : n <= 32 ? 64 : 128;
+}
+
+static inline int64_t hd_tile_rows(int64_t n)
+{
+    return hd_tile_threads(n) / 2;
+}
+
+#define HD_TILE_LAUNCH_CASE(name, args, blocks, threads, bytes, stream, d, type, width)                                \
+    if ((args)->of.dtype == (type) && hd_tile_width[hd_tile_width_of(d)] == (width)) {                                 \
+        HD_LAUNCH_SHARED(name, blocks, threads, bytes, stream, args);                                                  \
+    }
+
+#endif
