@@ -2,6 +2,8 @@
 
 Every rank finds HEDDLE_RANK, HEDDLE_SIZE and HEDDLE_KEY, which Comm.open() goes by. When one fails the others have two
 seconds to say what they make of it; the exit code is that of the first that failed. No rank outlives this process.
+
+python -m heddle explore MODULE:FACTORY: which dims a model of torch mixes (docs/explore.md).
 """
 from __future__ import annotations
 
@@ -54,6 +56,9 @@ def _end(ranks: List[subprocess.Popen]) -> None:
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["explore"]:
+        from .torch.exploring.command import main as explore  # torch is needed for nothing else here
+        return explore(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m heddle", description="start ranks on this host")
     parser.add_argument("-n", type=int, required=True, metavar="RANKS", help="how many")
     parser.add_argument("program", help="a Python program")

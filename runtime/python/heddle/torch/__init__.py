@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .attending import Attend
 from .attention_op import attention, linear_attention
 from .device_pool import mem_pool
+from .exploring import Exploration, explore
 from .gradients import reduce_gradients, share
 from .modules import Count, Extent, Gather, Parallel, Sizes, Split, Switch, Without, parallelize
 from .process_group import from_process_group
@@ -20,9 +21,9 @@ from .reshard import empty, gather, split, switch
 if TYPE_CHECKING:
     from .dtensor import redistribute
 
-__all__ = ["Attend", "Count", "Extent", "Gather", "Parallel", "Sizes", "Split", "Switch", "Without", "attention",
-           "empty", "from_process_group", "gather", "linear_attention", "mem_pool", "parallelize", "redistribute",
-           "reduce_gradients", "share", "split", "switch"]
+__all__ = ["Attend", "Count", "Exploration", "Extent", "Gather", "Parallel", "Sizes", "Split", "Switch", "Without",
+           "attention", "empty", "explore", "from_process_group", "gather", "linear_attention", "mem_pool",
+           "parallelize", "redistribute", "reduce_gradients", "share", "split", "switch"]
 
 
 def __getattr__(name: str) -> Any:

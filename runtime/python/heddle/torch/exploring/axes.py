@@ -1,0 +1,178 @@
+"""The dims of a model's arguments: named by the caller, or found by giving the model other extents."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
+
+import torch
+
+from ...errors import ArgumentError
+from ..ranks import Dims
+from .trees import Tensors, replaced, tensors_of
+
+Shapes = Dict[str, Tuple[int, ...]]  #: of every tensor of every module's first call, by a name of all three
+_STEPS = 1, 2, 4, 8, 16  #: by which an extent grows: a patch or a pyramid of resolutions takes none smaller
+_NAMES = {1: "s", 2: "h w", 3: "f h w", 4: "n f h w"}
+
+
+@dataclass
+class Given:
+    """A dim of the arguments."""
+
+    name: str
+    extent: int
+    step: int = 0  #: the other extent is so much more; 0: the model takes no other
+
+
+Axis = Tuple[str, int]  #: a tensor among the arguments, and which of its axes
+
+
+class Axes:
+    """Which dim every axis of the arguments is; channels are none."""
+
+    def __init__(self) -> None:
+        self.dims: Dict[str, Given] = {}
+        self.of: Dict[Axis, str] = {}
+        self.shapes: Dict[str, Shapes] = {}  #: with each dim's other extent
+
+    def text(self, name: str, x: torch.Tensor) -> str:
+        return " ".join(self.of.get((name, axis), "_") for axis in range(x.dim()))
+
+
+def longer(x: torch.Tensor, axis: int, more: int) -> torch.Tensor:
+    """Rows of its own once more behind them."""
+    at = torch.arange(x.shape[axis] + more, device=x.device) % x.shape[axis]
+    return x.index_select(axis, at)
+
+
+def named(given: Tensors, texts: Mapping[str, str]) -> Axes:
+    """As the caller says."""
+    axes = Axes()
+    for name, text in texts.items():
+        if name not in given:
+            raise ArgumentError(f"explore: dims are given for '{name}', and the arguments that are tensors are "
+                                f"{', '.join(map(repr, given)) or 'none'}")
+        dims, x = Dims(text), given[name]
+        if len(dims.groups) != x.dim() or any(len(group) > 1 for group in dims.groups):
+            raise ArgumentError(f"explore: '{text}' for '{name}', which has the shape {tuple(x.shape)}: wanted a name "
+                                "for every axis, _ where it is none")
+        for axis, word in enumerate(dims.names):
+            if word.startswith("any") or word == "c":
+                continue
+            there = axes.dims.setdefault(word, Given(word, x.shape[axis]))
+            if there.extent != x.shape[axis]:
+                raise ArgumentError(f"explore: '{word}' is {there.extent} and, in '{name}', {x.shape[axis]}: another "
+                                    "extent wants another name")
+            axes.of[name, axis] = word
+    return axes
+
+
+def _weights_take(model: torch.nn.Module) -> Set[int]:
+    """Numbers of channels that products and convolutions take."""
+    sizes = {vars(module).get(name) for module in model.modules() for name in ("in_features", "in_channels")}
+    return {size for size in sizes if isinstance(size, int)}
+
+
+def _groups(given: Tensors) -> List[List[Axis]]:
+    """Axes of one extent, which are taken to be one dim until each varies alone."""
+    groups: Dict[Tuple[int, bool], List[Axis]] = {}
+    for name, x in given.items():
+        for axis in range(x.dim()):
+            groups.setdefault((x.shape[axis], axis == 0), []).append((name, axis))
+    return list(groups.values())
+
+
+def found(given: Tensors, model: torch.nn.Module, shapes: Shapes,
+          runs: Callable[[List[Axis], int], Optional[Shapes]]) -> Axes:
+    """Axes whose extents the model lets vary: together, else each alone."""
+    axes, dims, channels = Axes(), [], _weights_take(model)
+    for group in _groups(given):
+        step, others = steady(group, shapes, runs)
+        is_twice = len({name for name, _ in group}) < len(group)  # two axes of one tensor
+        alone = [steady([axis], shapes, runs) for axis in group] if is_twice else []
+        if alone and all(step for step, _ in alone):
+            dims += [([axis], step, others) for axis, (step, others) in zip(group, alone)]
+        else:
+            dims.append((group, step, others))
+    dims = [(group, step, others) for group, step, others in dims
+            if step or not _are_channels(group, given, channels)]
+    for group, step, others in _with_names(dims, given):
+        extent = given[group[0][0]].shape[group[0][1]]
+        name = axes.of[group[0]] = _name(group, dims, given, axes)
+        for axis in group:
+            axes.of[axis] = name
+        axes.dims[name] = Given(name, extent, step)
+        if others is not None:
+            axes.shapes[name] = others
+    return axes
+
+
+def _are_channels(group: List[Axis], given: Tensors, channels: Set[int]) -> bool:
+    name, axis = group[0]
+    x = given[name]
+    return axis > 0 and (x.shape[axis] in channels or axis == x.dim() - 1 and x.dim() > 2)
+
+
+def steady(group: List[Axis], shapes: Shapes,
+           runs: Callable[[List[Axis], int], Optional[Shapes]]) -> Tuple[int, Optional[Shapes]]:
+    """The smallest step with which all that depends on an axis is longer: a patch swallows smaller ones."""
+    best: Tuple[int, int, Optional[Shapes]] = (0, 0, None)
+    for step in _STEPS:
+        other = runs(group, step)
+        if other is not None:
+            changed = sum(other[key] != shapes[key] for key in other if key in shapes)
+            best = max(best, (changed, step, other), key=lambda each: each[0])
+    return best[1], best[2]
+
+
+def _with_names(dims: List[Any], given: Tensors) -> List[Any]:
+    """Those of the largest argument first: its names are the plain ones."""
+    order = sorted(given, key=lambda name: -given[name].dim())
+    return sorted(dims, key=lambda dim: min((order.index(name), axis) for name, axis in dim[0]))
+
+
+def _name(group: List[Axis], dims: List[Any], given: Tensors, axes: Axes) -> str:
+    """b, then f h w or s of the first argument, then l of what comes beside it."""
+    order = sorted(given, key=lambda name: -given[name].dim())
+    tensor, axis = min(group, key=lambda at: (order.index(at[0]), at[1]))
+    if axis == 0 and given[tensor].dim() > 1:
+        wanted = "b"
+    elif tensor == order[0]:
+        mine = sorted(at for other, _, _ in dims for name, at in other if name == tensor and at > 0)
+        wanted = _NAMES.get(len(mine), "n").split()[min(mine.index(axis), len(_NAMES.get(len(mine), "n").split()) - 1)]
+    else:
+        wanted = "l"
+    name, number = wanted, 2
+    while name in axes.dims:
+        name, number = f"{wanted}{number}", number + 1
+    return name
+
+
+def grown(args: Any, kwargs: Any, group: List[Axis], step: int) -> Tuple[Any, Any]:
+    """The arguments with longer axes."""
+    at = {name: [axis for other, axis in group if other == name] for name, _ in group}
+
+    def change(name: str, x: torch.Tensor) -> torch.Tensor:
+        for axis in at.get(name, ()):
+            x = longer(x, axis, step)
+        return x
+    return replaced(args, change), replaced(kwargs, change)
+
+
+def shapes_of(model: torch.nn.Module, args: Any, kwargs: Any) -> Shapes:
+    """Of every module's first call; what the model raises goes on."""
+    shapes: Shapes = {}
+    handles = []
+    for name, module in model.named_modules():
+        def look(_: Any, given: Any, named: Any, out: Any, name: str = name) -> None:
+            if f"{name}:" not in shapes:
+                shapes[f"{name}:"] = ()
+                for side, value in (("in", given), ("in", named), ("out", out)):
+                    shapes.update({f"{name}:{side}:{at}": tuple(x.shape) for at, x in tensors_of(value).items()})
+        handles.append(module.register_forward_hook(look, with_kwargs=True))
+    try:
+        model(*args, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return shapes

@@ -1,0 +1,68 @@
+"""python -m heddle explore MODULE:FACTORY: which dims a model mixes, as a tree, a table or a model file.
+
+The factory returns a model and its arguments: a dict of names, or a tuple.
+"""
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from typing import Any, List, Mapping, Tuple
+
+from ...errors import ArgumentError, Error
+from .exploration import Exploration
+from .explorer import explore
+
+
+def _made(name: str) -> Tuple[Any, Any]:
+    module, _, factory = name.partition(":")
+    if not module or not factory:
+        raise ArgumentError(f"'{name}', wanted MODULE:FACTORY, the name of a function that returns a model and its "
+                            "arguments")
+    sys.path.insert(0, os.getcwd())
+    try:
+        make = getattr(importlib.import_module(module), factory)
+    except (ImportError, AttributeError) as error:
+        raise ArgumentError(f"'{name}': {error}") from None
+    made = make()
+    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], (Mapping, tuple)):
+        raise ArgumentError(f"'{name}' returned a {type(made).__name__}, wanted a model and a dict or a tuple of its "
+                            "arguments")
+    return made
+
+
+def _explored(name: str) -> Exploration:
+    model, given = _made(name)
+    done = [0]
+    total = len(list(model.named_modules())) if hasattr(model, "named_modules") else 0
+
+    def progress(module: str) -> None:
+        done[0] += 1
+        if sys.stderr.isatty():
+            print(f"\r\033[K{done[0]}/{total} {module}"[:100], end="", file=sys.stderr, flush=True)
+    try:
+        if isinstance(given, Mapping):
+            return explore(model, progress=progress, **given)
+        return explore(model, *given, progress=progress)
+    finally:
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr)
+
+
+def main(words: List[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m heddle explore", description="which dims a model mixes")
+    parser.add_argument("factory", metavar="MODULE:FACTORY", help="a function that returns a model and its arguments")
+    parser.add_argument("--table", action="store_true", help="a line for every module and dim, with the reason")
+    parser.add_argument("--output", metavar="FILE", help="write a model file for heddle plan")
+    given = parser.parse_args(words)
+    try:
+        found = _explored(given.factory)
+        if given.output:
+            with open(given.output, "w") as file:
+                file.write(found.to_yaml())
+    except (Error, OSError) as error:
+        print(f"heddle explore: {error}", file=sys.stderr)
+        return 2
+    print(found.table() if given.table else found)
+    return 0

@@ -1,0 +1,131 @@
+"""What was found, as a tree, a table and a model file."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Dict, List, Tuple
+
+from ...errors import UnsupportedError
+from .probe import Finding
+
+
+@dataclass
+class Module:
+    """A module that ran."""
+
+    name: str  #: as in model.named_modules()
+    kind: str  #: its class
+    dims: Dict[str, Finding] = field(default_factory=dict)  #: of every dim that its tensors have
+    given: Dict[str, str] = field(default_factory=dict)  #: arguments and their dims: `(b f) s _`
+    out: Dict[str, str] = field(default_factory=dict)  #: results likewise
+    weights: int = 0  #: parameters, those of what is in it included
+    channels: int = 0  #: of the last axis of its first result
+    calls: int = 1  #: in one pass of the model
+    is_block: bool = False  #: a module of a list
+    extents: Dict[str, int] = field(default_factory=dict)  #: of the dims, there
+
+    def of(self, *kinds: str) -> Tuple[str, ...]:
+        return tuple(name for name, found in self.dims.items() if found.kind in kinds)
+
+    @property
+    def free(self) -> Tuple[str, ...]:
+        return self.of("free")
+
+    @property
+    def mixed(self) -> Tuple[str, ...]:
+        """All that must be whole: what is unknown, too."""
+        return tuple(name for name, found in self.dims.items() if not found.is_free and found.kind != "table")
+
+
+@dataclass
+class Exploration:
+    """The findings of `heddle.torch.explore`, in the order in which modules began."""
+
+    model: str  #: its class
+    dims: Dict[str, int]  #: and their extents in the arguments
+    fixed: Tuple[str, ...]  #: of them those whose extent the model does not let vary
+    modules: Dict[str, Module]
+    notes: List[str] = field(default_factory=list)  #: sentences about what could not be found
+
+    def __getitem__(self, name: str) -> Module:
+        return self.modules[name]
+
+    def __str__(self) -> str:
+        """A tree."""
+        sizes = " ".join(f"{name}={extent}{' (fixed)' if name in self.fixed else ''}"
+                         for name, extent in self.dims.items())
+        lines = [f"{self.model}: {sizes}"]
+        for name, module in self.modules.items():
+            if name:
+                above = [other for other in self.modules if other and name.startswith(f"{other}.")]
+                short = name[len(max(above, key=len)) + 1:] if above else name
+                lines.append(f"{'  ' * (len(above) + 1)}{short} ({module.kind}): {_summary(module)}")
+            else:
+                lines[0] += f"; {_summary(module)}"
+        return "\n".join(lines + self.notes)
+
+    def table(self) -> str:
+        """A line for every module and dim."""
+        rows = [("module", "dim", "found", "why")]
+        rows += [(name or "(model)", dim, str(found), found.why) for name, module in self.modules.items()
+                 for dim, found in module.dims.items()]
+        widths = [max(len(row[at]) for row in rows) for at in range(3)]
+        return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[3]]).rstrip()
+                         for row in rows)
+
+    def stages(self) -> List[Module]:
+        """What a schedule has: modules of lists, whose result has rows of a sequence. Where one mixes all its dims, and
+        modules of lists within it mix some and leave others free, these."""
+        blocks = [module for module in self.modules.values() if module.is_block and self._sequence(module.out)]
+        found: List[Module] = []
+        for module in blocks:
+            if any(module.name.startswith(f"{stage.name}.") for stage in found):
+                continue
+            within = [other for other in blocks if other.name.startswith(f"{module.name}.")]
+            free = any(dim in module.free for dim in self._sequence(module.out))
+            if free or not any(map(self._is_split, within)):
+                found.append(module)
+        return found
+
+    def _is_split(self, module: Module) -> bool:
+        dims = self._sequence(module.out)
+        return any(dim in module.free for dim in dims) and any(dim in module.mixed for dim in dims)
+
+    def sequence(self) -> Tuple[str, ...]:
+        """The dims of the activation between stages."""
+        seen = {dim for module in self.stages() for dim in self._sequence(module.out)}
+        return tuple(dim for dim in self.dims if dim in seen)
+
+    def _sequence(self, out: Dict[str, str]) -> Tuple[str, ...]:
+        first = next(iter(out.values()), "")
+        words = first.replace("(", " ").replace(")", " ").replace("+", " ").split()
+        return tuple(dim for dim in self.dims if dim in words and dim != "b")
+
+    def to_yaml(self) -> str:
+        """A model file for `heddle plan`: its stages are modules, known by their figures. Products are counted as two
+        for every weight, so what attention itself computes is not in them."""
+        stages, dims = self.stages(), self.sequence()
+        if not stages or not dims:
+            raise UnsupportedError(f"{self.model}: no module of a list of modules has rows of a sequence, wanted some "
+                                   "for a model file: name the dims, explore(..., dims={...})")
+        extents = {dim: next((stage.extents[dim] for stage in stages if dim in stage.extents), self.dims[dim])
+                   for dim in dims}
+        channels = max(stages[0].channels, 1)
+        sizes = [f"  {dim}: {extents[dim]}" for dim in dims]
+        batch = ["  b: {size: %d, role: batch}" % self.dims["b"]] if "b" in self.dims else []
+        text = [f"model: {self.model.lower()}", "source: found by heddle.torch.explore", "dtype: f32", "dims:", *batch,
+                *sizes, "  c: {size: %d, role: channel}" % channels,
+                "tensors:", f"  x: [{', '.join([*(['b'] if batch else []), *dims, 'c'])}]", "stages:"]
+        for stage in stages:
+            over = [dim for dim in dims if dim in stage.mixed]
+            mixes = f", over: [{', '.join(over)}]" if len(over) > 1 else f", over: {over[0]}" if over else ""
+            text.append("  - {name: %s, kind: module%s, token_flops: %d, weights: %d}" % (
+                stage.name, mixes, max(2 * stage.weights, 1), stage.weights))
+        return "\n".join(text) + "\n"
+
+
+def _summary(module: Module) -> str:
+    said = [f"{words} {' '.join(module.of(kind))}" for kind, words in (
+        ("free", "free"), ("mixes", "mixes"), ("causal", "causal along"), ("reduction", "sums over"),
+        ("table", "a table of"), ("unknown", "unknown:")) if module.of(kind)]
+    said += [f"{found} along {dim}" for dim, found in module.dims.items() if found.kind == "halo"]
+    return "; ".join(said) or "no rows"

@@ -1,0 +1,235 @@
+"""What a module does along one dim: its arguments are changed in one row, and it is looked which rows of its result are
+others; then it is run on fewer rows."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Sequence, Set, Tuple
+
+import torch
+
+from .solve import Folded, Part
+from .trees import Tensors, replaced, tensors_of
+
+Run = Callable[[Callable[[str, torch.Tensor], torch.Tensor]], Tensors]  #: by its changed arguments; its results
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Of a module and a dim."""
+
+    kind: str  #: free, mixes, halo, causal, reduction, table, unknown
+    why: str = ""  #: a sentence, where the kind alone does not say it
+    rows: int = 0  #: of a halo, each way
+
+    @property
+    def is_free(self) -> bool:
+        return self.kind == "free"
+
+    def __str__(self) -> str:
+        return f"halo of {self.rows}" if self.kind == "halo" else self.kind
+
+
+@dataclass
+class Reading:
+    """How the axes of a call's tensors are read."""
+
+    given: Dict[str, Sequence[Folded]]
+    out: Dict[str, Sequence[Folded]] = field(default_factory=dict)
+
+    def dims(self) -> Set[str]:
+        return {name for axes in (*self.given.values(), *self.out.values()) for axis in axes
+                for part in axis for name in part.dims}
+
+
+def holding(axes: Sequence[Folded], dim: str) -> List[Tuple[int, Part]]:
+    return [(at, part) for at, axis in enumerate(axes) for part in axis if dim in part.dims]
+
+
+def _extent(part: Part, dim: str) -> int:
+    return part.extents[part.dims.index(dim)]
+
+
+def _rows(size: int, part: Part, dim: str, lo: int, hi: int) -> torch.Tensor:
+    """Of an axis, those where the dim is within."""
+    inside = torch.arange(part.length).reshape(part.extents)
+    picked = inside.narrow(part.dims.index(dim), lo, hi - lo).reshape(-1) + part.begin
+    return torch.zeros(size, dtype=torch.bool).index_fill_(0, picked, True)
+
+
+class Probe:
+    """One dim of one call of a module. `run` gives its results for arguments that a function changes."""
+
+    def __init__(self, dim: str, reading: Reading, run: Run, whole: Tensors):
+        self.dim, self.reading, self.run, self.whole = dim, reading, run, whole
+        self.draw = torch.Generator().manual_seed(1)
+        extents = [_extent(part, dim) for axes in reading.given.values() for _, part in holding(axes, dim)]
+        self.extent = min(extents) if extents else 0
+        outs = [_extent(part, dim) for axes in reading.out.values() for _, part in holding(axes, dim)]
+        if outs and extents and min(outs) < self.extent and self.extent % min(outs) == 0:
+            self.extent = min(outs)
+        self.extents = {*extents, *outs}
+        self.is_out = bool(outs)
+
+    def finding(self) -> Finding:
+        if not self.extent:
+            return Finding("table", "its rows come from extents, not from rows that it takes")
+        if not self.is_out:
+            return Finding("mixes", f"its result has no {self.dim}")
+        if self.extent < 2:
+            return Finding("unknown", f"{self.dim} has one row there, of which nothing can be told")
+        odd = [extent for extent in self.extents if extent % self.extent]
+        if odd:
+            return Finding("mixes", f"{self.dim} has {odd[0]} rows on one side and {self.extent} on the other")
+        last = self.extent - 1
+        seen = {last: self._seen(last)}
+        if not seen[last][1] and not bool(seen[last][0][0]):  # else it mixes, whatever the first row does
+            seen[0] = self._seen(0)
+        if not any(bool(rows.any()) for rows, _ in seen.values()) and not any(more for _, more in seen.values()):
+            return Finding("table", "no row that it takes changes what it returns")
+        return self._told(seen)
+
+    def _told(self, seen: Dict[int, Tuple[torch.Tensor, bool]]) -> Finding:
+        if any(more for _, more in seen.values()):
+            return Finding("mixes", f"a row of {self.dim} reaches results that have no {self.dim}")
+        away = [(int(j) - row) for row, (rows, _) in seen.items() for j in rows.nonzero().flatten()]
+        if not any(away):
+            return self._confirmed()
+        far = max(map(abs, away))
+        if min(away) >= 0:
+            return Finding("causal", f"a row of {self.dim} reaches {far} rows behind it", far)
+        if far < self.extent - 1:
+            return Finding("halo", f"a row of {self.dim} reaches rows up to {far} away", far)
+        if self.extent >= 4 and self._is_reduction():
+            return Finding("reduction", f"of the rows of {self.dim} it needs sums alone")
+        return Finding("mixes")
+
+    def _each(self, change: Callable[[torch.Tensor, int, torch.Tensor], torch.Tensor],
+              lo: int, hi: int) -> Callable[[str, torch.Tensor], torch.Tensor]:
+        """A function for `run`: what `change` makes of the tensors that have the dim, with an axis and its rows."""
+        def changed(name: str, x: torch.Tensor) -> torch.Tensor:
+            for at, part in holding(self.reading.given.get(name, ()), self.dim):
+                times = _extent(part, self.dim) // self.extent
+                rows = _rows(x.shape[at], part, self.dim, lo * times, hi * times).to(x.device)
+                x = change(x, at, rows)
+            return x
+        return changed
+
+    def _noisy(self, x: torch.Tensor, at: int, rows: torch.Tensor) -> torch.Tensor:
+        if not x.is_floating_point() and not x.is_complex():
+            picked = rows.nonzero().flatten()
+            other = x.index_select(at, (picked + 1) % x.shape[at])
+            return x.index_copy(at, picked, other)
+        noise = torch.randn(x.shape, generator=self.draw).to(x.device, x.dtype)
+        size = max(float(x.detach().abs().float().mean()), 0.1) * 3
+        shape = [x.shape[axis] if axis == at else 1 for axis in range(x.dim())]
+        return torch.where(rows.reshape(shape), x + noise * size, x)
+
+    def _seen(self, row: int) -> Tuple[torch.Tensor, bool]:
+        """Which rows of the results are others, and whether anything without the dim is."""
+        rows, beside = torch.zeros(self.extent, dtype=torch.bool), False
+        out = self.run(self._each(self._noisy, row, row + 1))
+        for name, y in self.whole.items():
+            differs = _differs(y, out[name], 1e-6)
+            there = holding(self.reading.out.get(name, ()), self.dim)
+            if not there:
+                beside = beside or bool(differs.any())
+                continue
+            for at, part in there:
+                axis = differs.transpose(0, at).flatten(1).any(1) if differs.dim() > 1 else differs
+                inside = axis[part.begin: part.begin + part.length]
+                inside = inside.reshape(part.extents).movedim(part.dims.index(self.dim), 0).reshape(
+                    self.extent, -1).any(1)
+                rows |= inside.cpu()
+                others = axis.sum() - axis[part.begin: part.begin + part.length].sum()
+                beside = beside or bool(others)
+        return rows, beside
+
+    def _fewer(self, lo: int, hi: int) -> Callable[[str, torch.Tensor], torch.Tensor]:
+        """A function for `run`: these rows alone, and all that stands beside the dim in its axis."""
+        def changed(name: str, x: torch.Tensor) -> torch.Tensor:
+            for at, part in holding(self.reading.given.get(name, ()), self.dim):
+                keep = self._kept_rows(x.shape[at], part, lo, hi)
+                x = x.index_select(at, keep.to(x.device))
+            return x
+        return changed
+
+    def _kept_rows(self, size: int, part: Part, lo: int, hi: int) -> torch.Tensor:
+        times = _extent(part, self.dim) // self.extent
+        keep = _rows(size, part, self.dim, lo * times, hi * times)
+        keep[: part.begin] = True
+        keep[part.begin + part.length:] = True
+        return keep.nonzero().flatten()
+
+    def _confirmed(self) -> Finding:
+        """No row reaches another one: does the module run on fewer rows, with the same results?"""
+        for lo, hi in ((1, self.extent - 1),) if self.extent > 2 else ((0, 1), (1, 2)):
+            try:
+                out = self.run(self._fewer(lo, hi))
+            except Exception as error:  # whatever a model raises
+                return Finding("unknown", f"on fewer rows of {self.dim} it raises {type(error).__name__}: "
+                                          f"{str(error).splitlines()[0] if str(error) else ''}"[:200])
+            for name, y in self.whole.items():
+                for at, part in holding(self.reading.out.get(name, ()), self.dim):
+                    wanted = y.index_select(at, self._kept_rows(y.shape[at], part, lo, hi).to(y.device))
+                    if wanted.shape != out[name].shape or _differs(wanted, out[name], 1e-4).any():
+                        return Finding("unknown", f"on fewer rows of {self.dim} its results are others")
+        return Finding("free")
+
+    def _is_reduction(self) -> bool:
+        """Is a row's result the same when the others are mirrored at their mean, which keeps sums of them and of their
+        squares?"""
+        row = self.extent // 2
+
+        def mirrored(x: torch.Tensor, at: int, rows: torch.Tensor) -> torch.Tensor:
+            if not x.is_floating_point():
+                return x
+            part = next(part for other, part in holding(self.reading.given[self._name], self.dim) if other == at)
+            inner = x.narrow(at, part.begin, part.length).unflatten(at, part.extents)
+            axis = at + part.dims.index(self.dim)
+            length = inner.shape[axis]
+            times = length // self.extent
+            keep = torch.ones(length, dtype=torch.bool, device=x.device)
+            keep[row * times: (row + 1) * times] = False
+            others = inner.index_select(axis, keep.nonzero().flatten())
+            inner = inner.index_copy(axis, keep.nonzero().flatten(), 2 * others.mean(axis, keepdim=True) - others)
+            inner = inner.flatten(at, at + len(part.extents) - 1)
+            return torch.cat([x.narrow(at, 0, part.begin), inner,
+                              x.narrow(at, part.begin + part.length, x.shape[at] - part.begin - part.length)], at)
+
+        def changed(name: str, x: torch.Tensor) -> torch.Tensor:
+            self._name = name
+            return self._each(mirrored, 0, self.extent)(name, x)
+        out = self.run(changed)
+        for name, y in self.whole.items():
+            for at, part in holding(self.reading.out.get(name, ()), self.dim):
+                times = _extent(part, self.dim) // self.extent
+                rows = _rows(y.shape[at], part, self.dim, row * times, (row + 1) * times).nonzero().flatten()
+                rows = rows.to(y.device)
+                if _differs(y.index_select(at, rows), out[name].index_select(at, rows), 1e-4).any():
+                    return False
+        return True
+
+    _name = ""
+
+
+def _differs(a: torch.Tensor, b: torch.Tensor, within: float) -> torch.Tensor:
+    if a.shape != b.shape:
+        return torch.ones(a.shape, dtype=torch.bool)
+    if not (a.is_floating_point() or a.is_complex()):
+        return a != b
+    finite = a.abs().nan_to_num(0, 0, 0)
+    within = max(within, 16 * torch.finfo(a.dtype).eps) if within > 1e-5 or a.dtype.itemsize < 4 else within
+    far = (a - b).abs() > within * (float(finite.max()) if a.numel() else 0.0)
+    return far | (a.isnan() != b.isnan())
+
+
+def called(module: torch.nn.Module, args: Any, kwargs: Any) -> Run:
+    """A module that runs by itself, with the same random numbers every time."""
+    def run(change: Callable[[str, torch.Tensor], torch.Tensor]) -> Tensors:
+        torch.manual_seed(0)
+        def copied(name: str, x: torch.Tensor) -> torch.Tensor:
+            y = change(name, x)
+            return y.clone() if y is x else y  # what a module writes to
+        return {name: y.clone() for name, y in
+                tensors_of(module(*replaced(args, copied), **replaced(kwargs, copied))).items()}
+    return run
