@@ -2,6 +2,7 @@
 #include "planner/report/text.h"
 #include "table.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* --- values ------------------------------------------------------------------------------------------------------- */
 
@@ -27,20 +29,28 @@ static int take_number(long long *out, const cli_option *o, const char *text)
     return CLI_OK;
 }
 
-/* "512M": K, M, G, T are powers of 1024. */
+/* "512M", "512 MiB": powers of 1024; "512MB" of 1000. */
 static int take_bytes(long long *out, const cli_option *o, const char *text)
 {
     static const char letters[] = "KMGT";
     char *end = NULL;
     errno = 0;
     long long value = strtoll(text, &end, 10);
-    const char *letter = end == text || *end == '\0' ? NULL : strchr(letters, *end);
-    const int shift = letter == NULL ? 0 : 10 * (int)(letter - letters + 1);
-    if (end == text || *(end + (letter != NULL)) != '\0' || errno != 0 || value < 1 || value > LLONG_MAX >> shift) {
-        return cli_usage_error("--%s wants a number of bytes, perhaps with K, M, G or T behind it, not '%s'", o->name,
-                               text);
+    const int is_number = end != text && errno == 0 && value >= 1;
+    end += *end == ' ';
+    const char *letter = *end == '\0' ? NULL : strchr(letters, toupper((unsigned char)*end));
+    end += letter != NULL;
+    const int is_decimal = strcasecmp(end, "B") == 0 && letter != NULL;
+    int is_whole = *end == '\0' || is_decimal || strcasecmp(end, letter != NULL ? "iB" : "B") == 0;
+    for (long i = letter != NULL ? letter - letters + 1 : 0; i > 0; i--) {
+        is_whole &= !__builtin_mul_overflow(value, is_decimal ? 1000 : 1024, &value);
     }
-    *out = value << shift;
+    if (!is_number || !is_whole) {
+        return cli_usage_error("--%s wants a number of bytes, as 80G (of 1024) or 80GB (of 1000); K, M, T likewise, "
+                               "not '%s'",
+                               o->name, text);
+    }
+    *out = value;
     return CLI_OK;
 }
 
@@ -127,8 +137,39 @@ static int row_of(const cli_command *command, const char *name)
     return -1;
 }
 
+/* The letters of `part` stand in `whole`, in their order. */
+static int stands_in(const char *part, const char *whole)
+{
+    for (; *whole != '\0' && *part != '\0'; whole++) {
+        part += *part == *whole;
+    }
+    return *part == '\0';
+}
+
+/* An option of the command that lacks a letter or two of what was typed, or has them besides; NULL: none. */
+static const char *near_option(const cli_command *command, const char *text)
+{
+    const char *typed = text + strspn(text, "-");
+    const size_t length = strcspn(typed, "=");
+    char name[32];
+    snprintf(name, sizeof name, "%.*s", (int)length, typed);
+    for (int i = 0; cli_options[i].name != NULL && length > 1; i++) {
+        const char *known = cli_options[i].name;
+        const int more = (int)strlen(known) - (int)length;
+        if ((cli_options[i].commands & command->bit) != 0 && known[0] == name[0] && more >= -2 && more <= 2 &&
+            (stands_in(name, known) || stands_in(known, name))) {
+            return known;
+        }
+    }
+    return NULL;
+}
+
 static int refuse(const cli_command *command, int option, const char *text)
 {
+    const char *near = option == ':' || optopt > CHAR_MAX ? NULL : near_option(command, text);
+    if (near != NULL) {
+        return cli_usage_error("heddle %s: '%s': unknown option; did you mean --%s?", command->name, text, near);
+    }
     const char *what = option == ':'       ? "this option wants a value"
                        : optopt > CHAR_MAX ? "this option takes no value"
                                            : "unknown option";
@@ -210,5 +251,10 @@ heddle_status cli_parse_mesh(heddle_mesh *out, const char *text)
     for (char *p = bracketed; *p != '\0'; p++) {
         *p = *p == ',' ? ' ' : *p;
     }
-    return heddle_mesh_parse(out, bracketed);
+    heddle_status st = heddle_mesh_parse(out, bracketed);
+    if (st != HEDDLE_OK && strchr(text, '=') == NULL) { /* 16, 2x8, sp16 */
+        st = heddle_set_error(
+            st, "a mesh names its axes, as sp=16 or 'node=2 gpu=8', found '%.60s'; -n 16 takes the best", text);
+    }
+    return st;
 }

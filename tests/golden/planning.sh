@@ -21,6 +21,13 @@ says "too few ranks" 2 "has 16 ranks, 32 are asked for" plan hunyuanvideo -n 32 
 says "two numbers" 2 "--ranks 8, but the mesh" plan hunyuanvideo -n 8 --mesh sp=4 $two
 says "unknown preset" 2 "hunyuanvide" plan hunyuanvide -n 8
 says "unknown machine" 2 "8xh100-nvlik" plan hunyuanvideo -n 8 --machine 8xh100-nvlik
+for mesh in 16 2x8 sp16; do
+    says "a mesh of $mesh" 2 "a mesh names its axes, as sp=16 or 'node=2 gpu=8', found '$mesh'" plan hunyuanvideo --mesh $mesh
+done
+says "letters are missing" 2 "did you mean --json?" plan hunyuanvideo -n 2 --jsn
+says "gigabytes" 0 "objective time" plan hunyuanvideo -n 16 --memory "80 GiB" $two
+says "of 1000" 3 "76000000 are allowed" plan hunyuanvideo -n 16 --memory 76MB $two
+says "no bytes" 2 "as 80G (of 1024) or 80GB (of 1000)" plan hunyuanvideo -n 16 --memory 80Q $two
 says "objective" 2 "--objective wants 'time', 'bytes'" plan hunyuanvideo -n 8 --objective speed
 says "does not fit" 3 "1073741824 are allowed" plan hunyuanvideo -n 8 --memory 1G $two
 says "stage by stage" 3 "  attn           needs 26.4 GB where plans need least, 1.07 GB are allowed" plan hunyuanvideo -n 8 --memory 1G $two

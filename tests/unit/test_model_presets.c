@@ -99,6 +99,12 @@ HD_CASE(are_found_by_what_users_type)
         const char *typed, *means, *hint; /* means NULL: refused */
     } names[] = {
         {"HunyuanVideo", "hunyuanvideo", NULL},
+        {"Hunyuan-Video", "hunyuanvideo", NULL},
+        {"hunyuan_video", "hunyuanvideo", NULL},
+        {"flux1-dev", "flux.1-dev", NULL},
+        {"CogVideoX5B", "cogvideox-5b", NULL},
+        {"sd3.5", NULL, "did you mean sd3-medium?"},
+        {"llama", NULL, ""},
         {"Wan2.1-14B", "wan2.1-14b", NULL},
         {"FLUX.1-dev", "flux.1-dev", NULL},
         {"CogVideoX-5B", "cogvideox-5b", NULL},

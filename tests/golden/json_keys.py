@@ -1,0 +1,68 @@
+"""Every key of every command's --json stands in the docs, in a row or a section that names its schema."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+HEDDLE, SOURCE = os.environ["HEDDLE"], os.environ["HEDDLE_SOURCE"]
+GPUS = ["--machine", "8xh100-nvlink"]
+PLAN = ["stdit3-xl2", "--mesh", "sp=4", *GPUS]
+LINE = "bf16[b=2 t=30 s=16 c=32] on [sp=2]: t@sp -> s@sp"
+TINY = os.path.join(SOURCE, "tests/golden/tiny.yaml")
+SMALL = ["--transport", "threads"]
+ATTENTION = "f32[b=1 s=32 h=2 d=8] on [sp=2]"
+WAYS = [
+    ["plan", *PLAN], ["plan", *PLAN, "--training"], ["explain", *PLAN], ["explain", *PLAN, "--why-not", "t.attn=/ring"],
+    ["compare", *PLAN, "--methods", "best,lasp"], ["sweep", "stdit3-xl2", "-n", "1..4", *GPUS], ["memory", *PLAN],
+    ["memory", *PLAN, "--longest", "s"], ["simulate", *PLAN], ["volume", *PLAN], ["volume", LINE],
+    ["simulate", "attention", "b=1 s=4096 h=8 d=64", "--mesh", "sp=8", *GPUS], ["topo"], ["presets"],
+    ["verify", LINE, *SMALL], ["verify", "--random", "2", "--ranks", "2", *SMALL],
+    ["verify", "attention", ATTENTION, *SMALL], ["bench", LINE, *SMALL, "--time", "0.1"],
+    ["run", TINY, "--mesh", "sp=2", *SMALL], ["run", TINY, "--mesh", "sp=2", *SMALL, "--backward", "--check"],
+    ["plan", TINY, "--mesh", "sp=2", *SMALL, "--analyze"],
+]
+
+
+def keys_of(value):
+    """Of objects in objects, but for what a file format says for itself."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            if key != "schedule":
+                yield from keys_of(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from keys_of(inner)
+
+
+def documented():
+    text = "".join(open(os.path.join(SOURCE, "docs", name)).read() for name in ("formats.md", "planner.md"))
+    return set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", " ".join(re.findall(r"`([^`]*)`", text)))), text
+
+
+def main():
+    failed, (known, text) = 0, documented()
+    with tempfile.TemporaryDirectory() as folder:
+        for i in (0, 1):
+            subprocess.run([HEDDLE, "plan", *PLAN, "-o", f"{folder}/{i}.json"], check=True, capture_output=True, timeout=60)
+        for words in [*WAYS, ["diff", f"{folder}/0.json", f"{folder}/1.json"]]:
+            done = subprocess.run([HEDDLE, *words, "--json"], capture_output=True, text=True, timeout=120)
+            what = " ".join(words[:2])
+            if done.returncode != 0:
+                print("FAILED", what, done.returncode, done.stderr)
+                failed = 1
+                continue
+            said = json.loads(done.stdout)
+            schema = said.get("schema") if isinstance(said, dict) else None
+            missing = sorted(set(keys_of(said)) - known)
+            if not re.fullmatch(r"heddle-[a-z]+-[0-9]+", schema or "") or f"`{schema}`" not in text or missing:
+                print("FAILED", what, "schema", schema, "keys that no document has:", missing)
+                failed = 1
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
