@@ -61,7 +61,7 @@ void report_run_json(const run_report *report, const run_verdict *verdict)
     run_way way = run_way_of(report, 0);
     heddle_ignore(heddle_shape_format(shape, sizeof(shape), &task->info.shape));
     heddle_ignore(heddle_mesh_format(mesh, sizeof(mesh), &task->mesh));
-    printf("{");
+    printf("{\"schema\": \"heddle-run-1\", ");
     report_json_string("model", task->info.name, ", ");
     report_json_string("shape", shape, ", ");
     report_json_string("mesh", mesh, ",\n ");

@@ -103,7 +103,7 @@ static heddle_status print_json(volume *v)
     char text[HEDDLE_LINE_BYTES + 64];
     int where = 0, n = 0;
     heddle_status st = heddle_reshard_format(text, HEDDLE_LINE_BYTES, v->line);
-    put_text(v->json, "{\"line\": \"", 10);
+    put_text(v->json, "{\"schema\": \"heddle-traffic-1\", \"line\": \"", 40);
     put_text(v->json, text, strlen(text));
     n = snprintf(text, sizeof text, "\", \"ranks\": %d, \"bytes\": [", v->nranks);
     put_text(v->json, text, (size_t)n);

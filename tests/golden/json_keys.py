@@ -13,14 +13,12 @@ PLAN = ["stdit3-xl2", "--mesh", "sp=4", *GPUS]
 LINE = "bf16[b=2 t=30 s=16 c=32] on [sp=2]: t@sp -> s@sp"
 TINY = os.path.join(SOURCE, "tests/golden/tiny.yaml")
 SMALL = ["--transport", "threads"]
-ATTENTION = "f32[b=1 s=32 h=2 d=8] on [sp=2]"
 WAYS = [
     ["plan", *PLAN], ["plan", *PLAN, "--training"], ["explain", *PLAN], ["explain", *PLAN, "--why-not", "t.attn=/ring"],
     ["compare", *PLAN, "--methods", "best,lasp"], ["sweep", "stdit3-xl2", "-n", "1..4", *GPUS], ["memory", *PLAN],
     ["memory", *PLAN, "--longest", "s"], ["simulate", *PLAN], ["volume", *PLAN], ["volume", LINE],
-    ["simulate", "attention", "b=1 s=4096 h=8 d=64", "--mesh", "sp=8", *GPUS], ["topo"], ["presets"],
-    ["verify", LINE, *SMALL], ["verify", "--random", "2", "--ranks", "2", *SMALL],
-    ["verify", "attention", ATTENTION, *SMALL], ["bench", LINE, *SMALL, "--time", "0.1"],
+    ["topo"], ["presets"],
+    ["simulate", "attention", "b=1 s=4096 h=8 d=64", "--mesh", "sp=8", "--method", "ring", *GPUS],
     ["run", TINY, "--mesh", "sp=2", *SMALL], ["run", TINY, "--mesh", "sp=2", *SMALL, "--backward", "--check"],
     ["plan", TINY, "--mesh", "sp=2", *SMALL, "--analyze"],
 ]
@@ -47,7 +45,8 @@ def main():
     failed, (known, text) = 0, documented()
     with tempfile.TemporaryDirectory() as folder:
         for i in (0, 1):
-            subprocess.run([HEDDLE, "plan", *PLAN, "-o", f"{folder}/{i}.json"], check=True, capture_output=True, timeout=60)
+            saved = [HEDDLE, "plan", *PLAN, "-o", f"{folder}/{i}.json"]
+            subprocess.run(saved, check=True, capture_output=True, timeout=60)
         for words in [*WAYS, ["diff", f"{folder}/0.json", f"{folder}/1.json"]]:
             done = subprocess.run([HEDDLE, *words, "--json"], capture_output=True, text=True, timeout=120)
             what = " ".join(words[:2])
