@@ -29,6 +29,8 @@ typedef struct hd_pricer {
     int of_few;           /* with parts: seconds and bytes of the busiest of an edge are a bound from below */
 } hd_pricer;
 
+/* The machine's levels for a mesh: the last of them holds all ranks. */
+hd_levels hd_price_levels(const heddle_machine *machine, const heddle_mesh *mesh);
 /* Makes the parts, which the caller frees; model, machine and mesh are set. */
 heddle_status hd_pricer_keep(hd_pricer *pricer);
 /* Are ranks that share a host a box of coordinates, at every level? Then edges are priced in closed form. */

@@ -31,8 +31,6 @@ hd_work_done hd_share_work(const hd_share *share, const hd_pricer *pricer);
 /* What the stage keeps and needs while it runs; method: what its object does. */
 void hd_share_memory(hd_price *out, const hd_share *share, const hd_pricer *pricer, const hd_method_cost *method);
 
-/* The machine's levels for a mesh: the last of them holds all ranks. */
-hd_levels hd_price_levels(const heddle_machine *machine, const heddle_mesh *mesh);
 /* Picoseconds of an exchange that takes its slowest level's: the larger of what a rank sends and receives there. */
 int64_t hd_price_exchange(const hd_pricer *pricer, hd_exchange exchange, int group, const hd_link_bytes *link,
                           double part);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 static const double STEPS_MAX = 4e9;
-enum { DEFAULT_SLACK_PERCENT = 25, NARROW_STATES = 32, REFINEMENTS = 32, REFINED_RANKS = 128 };
+enum { DEFAULT_SLACK_PERCENT = 25, REFINEMENTS = 32, REFINED_RANKS = 128 };
 
 void heddle_plan_options_init(heddle_plan_options *options)
 {
@@ -177,69 +177,6 @@ out:
     return st;
 }
 
-/* Of every row the states that cost least by themselves. */
-static heddle_status narrow(hd_search *s, int16_t *admitted[], int nadmitted[])
-{
-    heddle_status st = HEDDLE_OK;
-    void *memory = NULL;
-    for (int i = 0; i < s->nrows; i++) {
-        hd_row *row = &s->row[i];
-        int kept = 0;
-        admitted[i] = row->admitted;
-        nadmitted[i] = row->nadmitted;
-        HD_TRY(hd_alloc(&memory, (size_t)row->nadmitted, sizeof *row->admitted, "admitted layouts"));
-        row->admitted = memory;
-        for (int k = 0; k < nadmitted[i]; k++) {
-            const hd_way *way = &row->way[row->first[admitted[i][k]]];
-            int cheaper = 0;
-            for (int other = 0; other < nadmitted[i] && cheaper < NARROW_STATES; other++) {
-                const hd_way *rival = &row->way[row->first[admitted[i][other]]];
-                int order = hd_cost_compare(&rival->price.cost, &way->price.cost);
-                cheaper += order < 0 || (order == 0 && other < k);
-            }
-            if (cheaper < NARROW_STATES) {
-                row->admitted[kept++] = admitted[i][k];
-            }
-        }
-        row->nadmitted = kept;
-    }
-out:
-    return st;
-}
-
-static void widen(hd_search *s, int16_t *admitted[], const int nadmitted[])
-{
-    for (int i = 0; i < s->nrows; i++) {
-        if (admitted[i] != NULL) {
-            hd_free(s->row[i].admitted);
-            s->row[i].admitted = admitted[i];
-            s->row[i].nadmitted = nadmitted[i];
-        }
-    }
-}
-
-/* A walk through few states bounds what the best two of all cost, and with it the states that they may be in. */
-static heddle_status drop_hopeless(hd_walk *walk, hd_search *s)
-{
-    heddle_status st = HEDDLE_OK;
-    int16_t **admitted = NULL;
-    int *nadmitted = NULL;
-    void *memory = NULL;
-    HD_TRY(hd_alloc(&memory, (size_t)s->nrows, sizeof *admitted, "rows of stages"));
-    admitted = memory;
-    HD_TRY(hd_alloc(&memory, (size_t)s->nrows, sizeof *nadmitted, "rows of stages"));
-    nadmitted = memory;
-    st = narrow(s, admitted, nadmitted);
-    st = st == HEDDLE_OK ? hd_search_walk(walk, s, HD_WALK_TWO) : st;
-    widen(s, admitted, nadmitted);
-    if (st == HEDDLE_OK && hd_cost_compare(&walk->second, &hd_cost_none) < 0) {
-        hd_search_drop_dear(s, &walk->second, 1);
-    }
-out:
-    HD_FREE_ALL(admitted, nadmitted);
-    return st;
-}
-
 /* Prices the edges of a walk, of which little more than a least cost may be known; *more: one was dearer than that. */
 static heddle_status price_walk(int *more, hd_search *s, const hd_walk *walk)
 {
@@ -262,7 +199,7 @@ out:
 /* Is every walk at least as dear as `bound`? The best one by what edges cost at least is no dearer than the best one.
  * Where it is below the bound, its own edges are priced, and it may be another one; that is worth it where a price
  * takes long, on many ranks. */
-static heddle_status is_hopeless(int *out, hd_walk *room, hd_search *s, const hd_cost *bound)
+static heddle_status look_for_hope(int *is_hopeless, hd_walk *room, hd_search *s, const hd_cost *bound)
 {
     heddle_status st = HEDDLE_OK;
     hd_cost floor = hd_search_floor(s);
@@ -272,7 +209,28 @@ static heddle_status is_hopeless(int *out, hd_walk *room, hd_search *s, const hd
         HD_TRY(more ? hd_search_walk(room, s, HD_WALK_FLOOR) : HEDDLE_OK);
         floor = room->cost;
     }
-    *out = hd_cost_compare(&floor, bound) >= 0;
+    *is_hopeless = hd_cost_compare(&floor, bound) >= 0;
+out:
+    return st;
+}
+
+static heddle_status walk_any(hd_walk *out, int *is_hopeless, hd_search *s, const hd_cost *bound)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_walk_kind kind = bound != NULL ? HD_WALK_BEST : HD_WALK_TWO;
+    int is_done = 0;
+    HD_TRY(adds_up(s) ? HEDDLE_OK : hd_search_walk_few(out, &is_done, s, kind, bound));
+    if (is_done) {
+        *is_hopeless = hd_cost_compare(&out->cost, &hd_cost_none) == 0;
+        goto out;
+    }
+    HD_TRY(bound != NULL ? look_for_hope(is_hopeless, out, s, bound) : HEDDLE_OK);
+    if (!*is_hopeless) {
+        HD_TRY(check_effort(s));
+        st = adds_up(s) ? walk_under_cap(out, s) : hd_search_walk(out, s, kind);
+    } else {
+        out->cost = hd_cost_none;
+    }
 out:
     return st;
 }
@@ -282,7 +240,7 @@ heddle_status hd_search_run(hd_walk *out, int *found, hd_search *s, const hd_cos
     heddle_status st = HEDDLE_OK;
     void *memory = NULL;
     int64_t least = 0;
-    int hopeless = 0;
+    int is_hopeless = 0;
     *out = (hd_walk){.cost = hd_cost_none, .second = hd_cost_none};
     *found = 0;
     HD_TRY(s->aim.objective == HD_OBJECTIVE_MEMORY ? take_least_memory(s) : HEDDLE_OK);
@@ -290,17 +248,9 @@ heddle_status hd_search_run(hd_walk *out, int *found, hd_search *s, const hd_cos
     out->state = memory;
     HD_TRY(hd_alloc(&memory, (size_t)s->nsteps, sizeof *out->method, "a walk"));
     out->method = memory;
-    HD_TRY(bound != NULL ? is_hopeless(&hopeless, out, s, bound) : HEDDLE_OK);
-    if (hopeless) {
-        goto out;
-    }
-    if (bound == NULL && s->aim.is_time && s->nstates > 2 * NARROW_STATES && !adds_up(s)) {
-        HD_TRY(drop_hopeless(out, s));
-    }
-    HD_TRY(check_effort(s));
-    HD_TRY(adds_up(s) ? walk_under_cap(out, s) : hd_search_walk(out, s, bound != NULL ? HD_WALK_BEST : HD_WALK_TWO));
+    HD_TRY(walk_any(out, &is_hopeless, s, bound));
     *found = hd_cost_compare(&out->cost, &hd_cost_none) < 0;
-    if (!*found) {
+    if (!*found && !is_hopeless) {
         HD_TRY(hd_search_least_need(&least, s));
         st = least > s->cap ? hd_search_refuse_memory(s, least)
                             : hd_fail(HEDDLE_ERR_UNSUPPORTED, "a plan of model '%s' %s", s->m->name,

@@ -13,6 +13,7 @@ enum { KEY_STAGE = 1, KEY_EDGE, KEY_END };
 void hd_prices_free(hd_prices *p)
 {
     HD_FREE_ALL(p->key, p->priced, p->slot);
+    hd_near_tables_free(p);
     *p = (hd_prices){0};
 }
 
@@ -113,14 +114,15 @@ static heddle_status price_stage(hd_priced *out, const hd_search *s, int stage, 
     return st;
 }
 
-/* A method's ranks may lie otherwise on another mesh where blocks are uneven: then nothing is shared. */
+/* A method's ranks may lie otherwise on another mesh where blocks are uneven: then what all ranks send together is not
+ * shared. The busiest of them, which seconds go by, sends the same where every group lies alike. */
 heddle_status hd_search_stage_price(hd_priced *out, hd_search *s, int stage, int state, const hd_method *method)
 {
     heddle_status st = HEDDLE_OK;
     int at = 0;
     int is_new = 0;
     unsigned all = (1u << s->mesh.naxes) - 1;
-    if (method != &hd_method_local && s->even[state] != all) {
+    if (method != &hd_method_local && s->even[state] != all && !(s->aim.is_time && hd_pricer_nests(&s->pricer))) {
         return price_stage(out, s, stage, state, method);
     }
     const hd_price_key key = stage_key(s, stage, state, method);

@@ -1,17 +1,26 @@
-/* heddle_plan_ranks: every mesh of so many ranks. Prices are kept from mesh to mesh, and a mesh whose stages alone cost
- * as much as the best plan so far is not walked. */
+/* heddle_plan_ranks: every mesh of so many ranks. Prices are kept from mesh to mesh. All meshes are surveyed first: what no
+ * walk on them is below. The likeliest is searched first, and those that cannot be better than what was found are not. */
 #include "planner/search/search_internal.h"
 
 #include "runtime/base/base.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+typedef struct candidate {
+    heddle_mesh mesh;
+    int index;     /* in the order in which meshes are preferred where they cost the same */
+    int64_t floor; /* the first part of no plan's cost is below it */
+} candidate;
 
 typedef struct best_mesh {
     const heddle_model *model;
     const heddle_plan_options *options;
-    hd_prices prices; /* of `ranks` ranks */
-    int ranks, found;
+    hd_prices prices; /* of as many ranks as the candidates have */
+    int ncandidates, capacity, seen;
+    candidate *candidate;
+    int found, index;
     heddle_mesh mesh;
     hd_cost cost;
     int64_t peak; /* of objective memory */
@@ -42,11 +51,15 @@ static hd_cost scaled(const hd_search *s, const hd_cost *cost, int ranks)
     return whole;
 }
 
-static hd_cost unscaled(const best_mesh *b, const hd_search *s, int ranks)
+/* What a walk of a mesh must be below: one that is preferred may cost as much. */
+static hd_cost unscaled(const best_mesh *b, const hd_search *s, int ranks, int index)
 {
     hd_cost bound = b->cost;
     if (s->aim.objective == HD_OBJECTIVE_GPU_SECONDS && bound.part[0] < INT64_MAX) {
         bound.part[0] = bound.part[0] / ranks + 1 - s->always_ps;
+    }
+    if (index < b->index && bound.part[HD_COST_PARTS - 1] < INT64_MAX) {
+        bound.part[HD_COST_PARTS - 1]++;
     }
     return bound;
 }
@@ -64,16 +77,38 @@ static int is_about_this_mesh(heddle_status st)
     return st == HEDDLE_ERR_INFEASIBLE || st == HEDDLE_ERR_UNSUPPORTED;
 }
 
-static heddle_status try_mesh(best_mesh *b, const heddle_mesh *mesh)
+static heddle_status survey(best_mesh *b, const heddle_mesh *mesh)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_search s = {0};
+    int64_t floor = 0;
+    HD_TRY(hd_grow((void **)&b->candidate, &b->capacity, b->ncandidates, sizeof *b->candidate, "meshes"));
+    HD_TRY(hd_search_open(&s, b->model, mesh, b->options, &b->prices));
+    HD_TRY(s.aim.objective != HD_OBJECTIVE_MEMORY ? hd_search_near_floor(&floor, &s) : HEDDLE_OK);
+    const hd_cost cost = {{floor}};
+    b->candidate[b->ncandidates++] = (candidate){*mesh, b->seen++, scaled(&s, &cost, heddle_mesh_size(mesh)).part[0]};
+out:
+    hd_search_close(&s);
+    if (is_about_this_mesh(st)) {
+        remember_refusal(b, st);
+        st = HEDDLE_OK;
+    }
+    return st;
+}
+
+static heddle_status try_mesh(best_mesh *b, const candidate *of)
 {
     heddle_status st = HEDDLE_OK;
     hd_search s = {0};
     hd_walk walk = {0};
     int found = 0;
-    int ranks = heddle_mesh_size(mesh);
-    HD_TRY(hd_search_open(&s, b->model, mesh, b->options, &b->prices));
+    int ranks = heddle_mesh_size(&of->mesh);
+    if (b->found && of->floor > b->cost.part[0]) {
+        return HEDDLE_OK;
+    }
+    HD_TRY(hd_search_open(&s, b->model, &of->mesh, b->options, &b->prices));
     int by_memory = s.aim.objective == HD_OBJECTIVE_MEMORY;
-    hd_cost bound = unscaled(b, &s, ranks);
+    hd_cost bound = unscaled(b, &s, ranks, of->index);
     int is_bound = b->found && !by_memory;
     if (is_bound && s.cap == INT64_MAX) {
         hd_search_drop_dear(&s, &bound, 0);
@@ -81,10 +116,11 @@ static heddle_status try_mesh(best_mesh *b, const heddle_mesh *mesh)
     HD_TRY(hd_search_run(&walk, &found, &s, is_bound ? &bound : NULL));
     hd_cost cost = scaled(&s, &walk.cost, ranks);
     int64_t peak = by_memory ? hd_add_saturated(s.cap, s.resident) : 0;
-    int is_less = !b->found || peak < b->peak || (peak == b->peak && hd_cost_compare(&cost, &b->cost) < 0);
-    if (found && is_less) {
+    int order = !b->found || peak < b->peak ? -1 : peak > b->peak ? 1 : hd_cost_compare(&cost, &b->cost);
+    if (found && (order < 0 || (order == 0 && of->index < b->index))) {
         b->found = 1;
-        b->mesh = *mesh;
+        b->index = of->index;
+        b->mesh = of->mesh;
         b->cost = cost;
         b->peak = peak;
     }
@@ -99,33 +135,46 @@ out:
 }
 
 /* Meshes of exactly `naxes` axes, of which those before `axis` are made; `rest` ranks are left. */
-static heddle_status try_factors(best_mesh *b, const heddle_machine_info *machine, heddle_mesh *mesh, int axis,
-                                 int rest)
+static heddle_status survey_factors(best_mesh *b, const heddle_machine_info *machine, heddle_mesh *mesh, int axis,
+                                    int rest)
 {
     heddle_status st = HEDDLE_OK;
     if (axis == mesh->naxes - 1) {
         mesh->axis[axis].size = rest;
-        return rest > 1 || axis == 0 ? try_mesh(b, mesh) : HEDDLE_OK;
+        return rest > 1 || axis == 0 ? survey(b, mesh) : HEDDLE_OK;
     }
     for (int size = 2; st == HEDDLE_OK && size <= rest / 2; size++) {
         if (rest % size == 0 && nests(machine, rest / size)) {
             mesh->axis[axis].size = size;
-            st = try_factors(b, machine, mesh, axis + 1, rest / size);
+            st = survey_factors(b, machine, mesh, axis + 1, rest / size);
         }
     }
     return st;
+}
+
+static int by_floor(const void *a, const void *b)
+{
+    const candidate *x = a, *y = b;
+    return x->floor != y->floor ? (x->floor < y->floor ? -1 : 1) : x->index - y->index;
 }
 
 static heddle_status try_ranks(best_mesh *b, const heddle_machine_info *machine, int ranks)
 {
     heddle_status st = HEDDLE_OK;
     hd_prices_free(&b->prices);
+    b->ncandidates = 0;
     for (int naxes = 1; st == HEDDLE_OK && naxes <= HEDDLE_MAX_AXES; naxes++) {
         heddle_mesh mesh = {.naxes = naxes};
         for (int a = 0; a < naxes; a++) {
             snprintf(mesh.axis[a].name, sizeof mesh.axis[a].name, "axis%d", a);
         }
-        st = try_factors(b, machine, &mesh, 0, ranks);
+        st = survey_factors(b, machine, &mesh, 0, ranks);
+    }
+    if (b->ncandidates > 0) {
+        qsort(b->candidate, (size_t)b->ncandidates, sizeof *b->candidate, by_floor);
+    }
+    for (int i = 0; st == HEDDLE_OK && i < b->ncandidates; i++) {
+        st = try_mesh(b, &b->candidate[i]);
     }
     return st;
 }
@@ -261,5 +310,6 @@ heddle_status heddle_plan_ranks(heddle_schedule **out, const heddle_model *model
     st = write_best(out, &b);
 out:
     hd_prices_free(&b.prices);
+    hd_free(b.candidate);
     return st;
 }

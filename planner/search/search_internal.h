@@ -67,6 +67,8 @@ typedef struct hd_prices {
     hd_priced *priced;
     int nslots; /* a power of two */
     int *slot;  /* index + 1; 0: empty */
+    int ntables, tables_capacity;
+    struct hd_near_table **table; /* near.c's */
 } hd_prices;
 
 void hd_prices_free(hd_prices *prices);
@@ -184,11 +186,21 @@ heddle_status hd_search_refuse_memory(const hd_search *search, int64_t least);
 heddle_status hd_search_walk(hd_walk *out, hd_search *search, hd_walk_kind kind);
 heddle_status hd_search_labels(hd_walk *out, hd_search *search);
 
+/* few.c: the same walk, found through few states; *is_done 0: it was not, and out is as it was. With a bound, NULL: none,
+ * walks that are not below it need not be found. */
+heddle_status hd_search_walk_few(hd_walk *out, int *is_done, hd_search *search, hd_walk_kind kind,
+                                 const hd_cost *bound);
+
 /* bound.c: a cost that no walk is below. */
 hd_cost hd_search_floor(const hd_search *search);
 /* States go that no walk below `bound` (or at it, where `keeps_equal`) can be in. */
 void hd_search_drop_dear(hd_search *search, const hd_cost *bound, int keeps_equal);
 heddle_status hd_search_lower_bound(double *out, hd_search *search);
+
+/* near.c: the first part of no walk's cost is below this; 0 where nothing is known. */
+heddle_status hd_search_near_floor(int64_t *out, hd_search *search);
+typedef struct hd_near_table hd_near_table;
+void hd_near_tables_free(hd_prices *prices);
 
 /* plan.c */
 heddle_status hd_search_options(heddle_plan_options *out, const heddle_plan_options *options);

@@ -36,17 +36,22 @@ static int64_t length_at(const hd_method_group *g, const heddle_mesh *mesh, cons
 {
     int axes[HEDDLE_MAX_AXES];
     int coords[HEDDLE_MAX_AXES] = {0};
-    int64_t length = 1;
-    heddle_box box;
+    int64_t product = 1;
     for (int i = axes_of(axes, mesh, layout, dims) - 1; i >= 0; i--) {
         coords[axes[i]] = index % mesh->axis[axes[i]].size;
         index /= mesh->axis[axes[i]].size;
     }
-    hd_layout_box(&box, g->shape, mesh, layout, coords);
     for (int d = 0; d < g->shape->ndim; d++) {
-        length *= (dims >> d & 1) != 0 ? box.len[d] : 1;
+        int64_t length = g->shape->dim[d].extent;
+        for (int a = 0; a < mesh->naxes && (dims >> d & 1) != 0; a++) {
+            if (layout->dim_of_axis[a] == d) {
+                const int64_t *blocks = hd_layout_blocks(layout, a);
+                length = blocks != NULL ? blocks[coords[a]] : heddle_shard_len(length, mesh->axis[a].size, coords[a]);
+            }
+        }
+        product *= (dims >> d & 1) != 0 ? length : 1;
     }
-    return length;
+    return product;
 }
 
 static int ranks_over(const heddle_mesh *mesh, const heddle_layout *layout, unsigned dims)

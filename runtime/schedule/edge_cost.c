@@ -25,7 +25,7 @@ typedef struct tally {
 
 /* --- two layouts -------------------------------------------------------------------------------------------------- */
 
-static void cut_by(hd_cut *c, const hd_edge *e, const heddle_layout *layout, int dim)
+void hd_edge_cut_by(hd_cut *c, const hd_edge *e, const heddle_layout *layout, int dim)
 {
     for (int a = 0; a < e->mesh->naxes; a++) {
         if (layout->dim_of_axis[a] == dim && e->mesh->axis[a].size > 1) {
@@ -41,8 +41,8 @@ static heddle_status cut_dims(hd_edge *e, const heddle_shape *shape, hd_edge_par
     e->row_bytes = (int64_t)heddle_dtype_bytes(shape->dtype);
     for (int d = 0; d < shape->ndim; d++) {
         hd_cut_dim c = {.extent = shape->dim[d].extent};
-        cut_by(&c.from, e, e->from, d);
-        cut_by(&c.to, e, e->to, d);
+        hd_edge_cut_by(&c.from, e, e->from, d);
+        hd_edge_cut_by(&c.to, e, e->to, d);
         if (c.from.naxes > 0 || c.to.naxes > 0) {
             e->dim[e->ndims++] = c;
             st = parts != NULL && st == HEDDLE_OK ? hd_edge_parts_find(e, parts, e->ndims - 1, d) : st;
@@ -67,7 +67,7 @@ void hd_edge_widths(int width[HD_LEVELS][HEDDLE_MAX_AXES], const heddle_mesh *me
     }
 }
 
-static void set_widths(hd_edge *e, const hd_levels *levels, const hd_edge_parts *parts)
+void hd_edge_set_widths(hd_edge *e, const hd_levels *levels, const hd_edge_parts *parts)
 {
     e->nlevels = levels != NULL ? levels->count : 1;
     if (parts != NULL) {
@@ -170,17 +170,16 @@ static void add_ranks(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e, 
     }
 }
 
-/* The first rank, which has the largest boxes, and one that lies across it where two layouts cut a dim by different
- * axes. */
+/* The first rank, which has the largest boxes, and its neighbours along all axes but the first: wherever two layouts cut
+ * a dim by different axes, one of them lies across. */
 static void add_few(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e)
 {
-    for (int across = 0; across < 2; across++) {
-        int coords[HEDDLE_MAX_AXES] = {0};
-        for (int a = 0; across && a < e->mesh->naxes; a++) {
-            int is_one = e->from->dim_of_axis[a] == HEDDLE_REPLICATED && e->to->dim_of_axis[a] == HEDDLE_PARTIAL;
-            coords[a] = a % 3 != 0 && !is_one ? e->mesh->axis[a].size - 1 : 0;
-        }
+    int coords[HEDDLE_MAX_AXES] = {0};
+    for (int a = 0; a < e->mesh->naxes; a++) {
+        int is_one = e->from->dim_of_axis[a] == HEDDLE_REPLICATED && e->to->dim_of_axis[a] == HEDDLE_PARTIAL;
+        coords[a] = a > 0 && e->mesh->axis[a].size > 1 && !is_one;
         add_rank(out, link, e, coords, 0);
+        coords[a] = 0;
     }
 }
 
@@ -216,7 +215,7 @@ heddle_status hd_edge_links_by(hd_edge_cost *out, hd_link_bytes *link, const hd_
     e.from = from;
     e.to = to;
     e.ndims = 0;
-    set_widths(&e, levels, parts);
+    hd_edge_set_widths(&e, levels, parts);
     HD_TRY(cut_dims(&e, shape, parts));
     if (of_few && e.row_bytes > 0) {
         add_few(out, link, &e);

@@ -13,13 +13,6 @@ typedef struct hd_cut {
     const int64_t *lengths; /* of the first axis; NULL: balanced */
 } hd_cut;
 
-/* Of one dim, what a rank at some coordinates has in common with itself, and with all peers of a level's set. */
-typedef struct hd_edge_part {
-    int64_t own;
-    int64_t sent[HD_LEVELS], received[HD_LEVELS]; /* elements */
-    int64_t messages[HD_LEVELS];                  /* peers that it sends any */
-} hd_edge_part;
-
 typedef struct hd_cut_dim {
     int64_t extent;
     hd_cut from, to;
@@ -54,7 +47,8 @@ struct hd_edge_parts {
     hd_edge_part *slot[HEDDLE_MAX_DIMS << 3 * HEDDLE_MAX_AXES];
 };
 
-void hd_edge_widths(int width[HD_LEVELS][HEDDLE_MAX_AXES], const heddle_mesh *mesh, const hd_levels *levels);
+void hd_edge_set_widths(hd_edge *edge, const hd_levels *levels, const hd_edge_parts *parts);
+void hd_edge_cut_by(hd_cut *cut, const hd_edge *edge, const heddle_layout *layout, int dim);
 /* The coordinates on an axis of what belongs to the same set of a level: how many, and the first of them. */
 int hd_edge_peers(int *first, const hd_edge *edge, int axis, int coordinate, int level);
 

@@ -197,3 +197,14 @@ heddle_status hd_edge_parts_find(hd_edge *e, hd_edge_parts *parts, int dim, int 
 out:
     return st;
 }
+
+void hd_edge_part_at(hd_edge_part *out, const heddle_shape *shape, const heddle_mesh *mesh, const hd_levels *levels,
+                     const heddle_layout *from, const heddle_layout *to, int dim, const int *coords)
+{
+    hd_edge e = {.mesh = mesh, .from = from, .to = to, .ndims = 1};
+    e.dim[0].extent = shape->dim[dim].extent;
+    hd_edge_set_widths(&e, levels, NULL);
+    hd_edge_cut_by(&e.dim[0].from, &e, from, dim);
+    hd_edge_cut_by(&e.dim[0].to, &e, to, dim);
+    make_part(out, &e, &e.dim[0], coords);
+}

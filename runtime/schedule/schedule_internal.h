@@ -91,6 +91,17 @@ void hd_edge_parts_free(hd_edge_parts *parts);
 heddle_status hd_edge_links_by(hd_edge_cost *out, hd_link_bytes *link, const hd_levels *levels,
                                const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *from,
                                const heddle_layout *to, hd_edge_parts *parts, int of_few);
+/* Coordinates that rank 0's set of every level has on every axis; the sets are boxes of them (hd_levels_nest). */
+void hd_edge_widths(int width[HD_LEVELS][HEDDLE_MAX_AXES], const heddle_mesh *mesh, const hd_levels *levels);
+/* Of one dim, what a rank at some coordinates has in common with itself, and with all peers of a level's set. */
+typedef struct hd_edge_part {
+    int64_t own;
+    int64_t sent[HD_LEVELS], received[HD_LEVELS]; /* elements */
+    int64_t messages[HD_LEVELS];                  /* peers that it sends any */
+} hd_edge_part;
+/* Levels whose sets are boxes of coordinates (hd_levels_nest). */
+void hd_edge_part_at(hd_edge_part *out, const heddle_shape *shape, const heddle_mesh *mesh, const hd_levels *levels,
+                     const heddle_layout *from, const heddle_layout *to, int dim, const int *coords);
 /* The same by listing every rank's peers (heddle_reshard_sends): slower, any layout and levels. */
 heddle_status hd_edge_links_listed(hd_edge_cost *out, hd_link_bytes *link, const hd_levels *levels,
                                    const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *from,

@@ -1,0 +1,328 @@
+/* What edges cost at least, from a few ranks.
+ *
+ * The first rank is looked at, and its neighbours along every axis: wherever two layouts cut a dim by different axes, one
+ * of them lies across. What they send and receive is a product over the dims, whose factors depend on which axes cut a
+ * dim before and after, and are kept. Seconds are looked up in tables whose steps are rounded down. So an edge costs some
+ * ten nanoseconds, and is never above its price. */
+#include "planner/search/near.h"
+
+#include "runtime/base/base.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    STEP_BITS = 6, /* 64 steps of a table to every power of two */
+    BITS_BELOW = 52 - STEP_BITS,
+    STEPS = 63 << STEP_BITS
+};
+static const double EXACT = 0x1p52;
+
+/* Picoseconds of an exchange by its bytes; -1: not looked up yet. */
+struct hd_near_table {
+    int level, exchange, group;
+    double ps[STEPS];
+};
+
+/* --- one edge ----------------------------------------------------------------------------------------------------- */
+
+void hd_near_tables_free(hd_prices *p)
+{
+    for (int i = 0; i < p->ntables; i++) {
+        hd_free(p->table[i]);
+    }
+    hd_free(p->table);
+}
+
+static heddle_status find_table(hd_near_table **out, hd_prices *p, int level, int exchange, int group)
+{
+    heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
+    for (int i = 0; i < p->ntables; i++) {
+        if (p->table[i]->level == level && p->table[i]->exchange == exchange && p->table[i]->group == group) {
+            *out = p->table[i];
+            return HEDDLE_OK;
+        }
+    }
+    HD_TRY(
+        hd_grow((void **)&p->table, &p->tables_capacity, p->ntables, sizeof(hd_near_table *), "tables of exchanges"));
+    HD_TRY(hd_alloc(&memory, 1, sizeof(hd_near_table), "a table of an exchange"));
+    *out = p->table[p->ntables++] = memory;
+    **out = (hd_near_table){.level = level, .exchange = exchange, .group = group};
+    for (int i = 0; i < STEPS; i++) {
+        (*out)->ps[i] = -1;
+    }
+out:
+    return st;
+}
+
+/* What at least as many bytes as this take at least; one less, for the last digit of a product of powers. */
+static double least_ps(hd_near_table *t, const heddle_machine *machine, double bytes)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, &bytes, sizeof bits);
+    const int64_t at = (int64_t)(bits >> BITS_BELOW) - ((int64_t)1023 << STEP_BITS);
+    if (at < 0) {
+        return 0;
+    }
+    double *ps = &t->ps[at < STEPS ? at : STEPS - 1];
+    if (*ps < 0) {
+        bits = bits >> BITS_BELOW << BITS_BELOW;
+        memcpy(&bytes, &bits, sizeof bytes);
+        const double seconds =
+            hd_machine_exchange_s(machine, machine->level[t->level].link, t->exchange, t->group, bytes);
+        *ps = floor(seconds * 1e12) - 1;
+        *ps = *ps > EXACT ? EXACT : *ps > 0 ? *ps : 0;
+    }
+    return *ps;
+}
+
+/* A bit for every axis that changes, and one more where all of them gather. */
+static int change_of(const hd_near *w, int from, int to)
+{
+    const heddle_mesh *mesh = &w->s->mesh;
+    const int *a = w->s->layout[from].dim_of_axis, *b = w->s->layout[to].dim_of_axis;
+    int changed = 0, gathers = 1;
+    for (int i = 0; i < mesh->naxes; i++) {
+        if (a[i] != b[i] && mesh->axis[i].size > 1) {
+            changed |= 1 << i;
+            gathers &= a[i] >= 0 && b[i] == HEDDLE_REPLICATED;
+        }
+    }
+    return changed << 1 | gathers;
+}
+
+static heddle_status table_of(hd_near_table **out, hd_near *w, int level, int change)
+{
+    heddle_status st = HEDDLE_OK;
+    if (w->table[level][change] == NULL) {
+        int group = 1;
+        for (int i = 0; i < w->s->mesh.naxes; i++) {
+            group *= (change >> 1 >> i & 1) != 0 ? w->s->mesh.axis[i].size : 1;
+        }
+        st = find_table(&w->table[level][change], w->s->prices, level,
+                        (change & 1) != 0 ? HD_EXCHANGE_ALL_GATHER : HD_EXCHANGE_ALL_TO_ALL, group > 1 ? group : 2);
+    }
+    *out = w->table[level][change];
+    return st;
+}
+
+/* What two layouts do to a dim, as rank `r` of the few sees it. */
+static const hd_near_part *part_of(hd_near *w, int r, int d, int from, int to)
+{
+    const unsigned naxes = (unsigned)w->s->mesh.naxes, a = w->cuts[d * w->n + from], b = w->cuts[d * w->n + to];
+    const unsigned is_free = w->shards[from] & (a | b);
+    const unsigned row = (unsigned)r * (unsigned)w->ndims + (unsigned)d;
+    hd_near_part *p = &w->part[(((row << naxes | a) << naxes | b) << naxes) | is_free];
+    if (!p->is_known) {
+        hd_edge_part made;
+        hd_edge_part_at(&made, &w->s->m->shape, &w->s->mesh, &w->levels, &w->s->layout[from], &w->s->layout[to],
+                        w->dim[d], w->coords[r]);
+        p->is_known = 1;
+        p->own = (double)made.own;
+        for (int l = 0; l < w->levels.count; l++) {
+            p->sent[l] = (double)made.sent[l];
+            p->received[l] = (double)made.received[l];
+        }
+    }
+    return p;
+}
+
+/* Elements by the links of every level: the most that one of the few ranks sends or receives. A neighbour along an axis
+ * that does not change has what the first rank has. */
+static void moved_least(double *most, const hd_near *w, const hd_near_part *seen[][HEDDLE_MAX_DIMS][HD_NEAR_MASKS],
+                        int from, int to, int changed)
+{
+    const unsigned gathered = w->shards[from] & ~w->shards[to];
+    const int nlevels = w->levels.count;
+    for (int r = 0; r < w->s->mesh.naxes; r++) {
+        double sent[HD_LEVELS], received[HD_LEVELS], own = 1;
+        if (r > 0 && (changed >> r & 1) == 0) {
+            continue;
+        }
+        for (int l = 0; l < nlevels; l++) {
+            sent[l] = w->copies[r][l][gathered];
+            received[l] = 1;
+        }
+        for (int d = 0; d < w->ndims; d++) {
+            const hd_near_part *p = seen[r][d][w->cuts[d * w->n + to]];
+            own *= p->own;
+            for (int l = 0; l < nlevels; l++) {
+                sent[l] *= p->sent[l];
+                received[l] *= p->received[l];
+            }
+        }
+        for (int l = 0; l < nlevels; l++) {
+            const double out = sent[l] - (l > 0 ? sent[l - 1] : own),
+                         in = received[l] - (l > 0 ? received[l - 1] : own);
+            const double more = out > in ? out : in;
+            most[l] = r == 0 || more > most[l] ? more : most[l];
+        }
+    }
+}
+
+/* Edges from a state to those that some stage admits, or to one alone; the others are left as they are. */
+heddle_status hd_near_edges_from(double *out, hd_near *w, double row_bytes, int from, const char *wanted)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_near_part *seen[HD_NEAR_RANKS][HEDDLE_MAX_DIMS][HD_NEAR_MASKS];
+    unsigned known[HEDDLE_MAX_DIMS] = {0};
+    for (int to = 0; to < w->n; to++) {
+        for (int d = 0; d < w->ndims && wanted[to]; d++) {
+            const unsigned cut = w->cuts[d * w->n + to];
+            for (int r = 0; r < w->s->mesh.naxes && (known[d] >> cut & 1) == 0; r++) {
+                seen[r][d][cut] = part_of(w, r, d, from, to);
+            }
+            known[d] |= 1u << cut;
+        }
+    }
+    for (int to = 0; to < w->n; to++) {
+        const int change = wanted[to] ? change_of(w, from, to) : 0;
+        double most[HD_LEVELS];
+        out[to] = 0;
+        if (change >> 1 == 0) {
+            continue;
+        }
+        moved_least(most, w, seen, from, to, change >> 1);
+        for (int l = 0; l < w->levels.count; l++) {
+            hd_near_table *t = NULL;
+            if (most[l] > 0) {
+                HD_TRY(table_of(&t, w, l, change));
+                const double ps = least_ps(t, w->s->pricer.machine, most[l] * row_bytes);
+                out[to] = ps > out[to] ? ps : out[to];
+            }
+        }
+    }
+out:
+    return st;
+}
+
+/* --- all of them -------------------------------------------------------------------------------------------------- */
+
+/* The search knows as much of these edges from now on. */
+static void tell(hd_search *s, int width, const double *edge, int from, const char *wanted)
+{
+    int64_t *least = s->least + ((size_t)width * (size_t)s->nlayouts + (size_t)from) * (size_t)s->nlayouts;
+    for (int to = 0; to < s->nlayouts; to++) {
+        if (wanted[to] && least[to] == 0) {
+            least[to] = (int64_t)edge[to] + 1;
+        }
+    }
+}
+
+static heddle_status make_edges(hd_near *w)
+{
+    heddle_status st = HEDDLE_OK;
+    const size_t n = (size_t)w->n;
+    for (int k = 0; k < w->s->m->nstages; k++) {
+        double row_bytes = (double)w->s->m->stage[k].in_channels * (double)heddle_dtype_bytes(w->s->m->dtype);
+        double *edge = w->edge + (size_t)w->s->width_of[k] * n * n;
+        int is_made = 0;
+        for (int before = 0; before < k; before++) {
+            is_made = is_made || w->s->width_of[before] == w->s->width_of[k];
+        }
+        for (size_t from = 0; !is_made && from < n && st == HEDDLE_OK; from++) {
+            if (w->wanted[from]) {
+                st = hd_near_edges_from(edge + from * n, w, row_bytes, (int)from, w->wanted);
+                tell(w->s, w->s->width_of[k], edge + from * n, (int)from, w->wanted);
+            }
+        }
+    }
+    return st;
+}
+
+static heddle_status room(hd_near *w)
+{
+    heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
+    const size_t n = (size_t)w->n, steps = (size_t)w->s->m->nstages * n;
+    const size_t repetitions = (size_t)(w->s->m->repeat < HD_NEAR_REPETITIONS ? w->s->m->repeat : HD_NEAR_REPETITIONS);
+    HD_TRY(hd_alloc(&memory, n, sizeof(unsigned), "layouts"));
+    w->shards = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)w->ndims * n, sizeof(unsigned), "layouts"));
+    w->cuts = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)(HD_NEAR_RANKS * w->ndims) << 3 * w->s->mesh.naxes, sizeof(hd_near_part),
+                    "parts of edges"));
+    w->part = memory;
+    HD_TRY(hd_alloc(&memory, n, 1, "layouts"));
+    w->wanted = memory;
+    HD_TRY(hd_alloc(&memory, n, 1, "layouts"));
+    w->ends = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)w->s->nwidths * n * n, sizeof(double), "edges"));
+    w->edge = memory;
+    HD_TRY(hd_alloc(&memory, n, sizeof(double), "costs"));
+    w->behind = memory;
+    HD_TRY(hd_alloc(&memory, repetitions * steps, sizeof(double), "costs"));
+    w->to.cost = memory;
+    HD_TRY(hd_alloc(&memory, repetitions * steps, sizeof(double), "costs"));
+    w->from.cost = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)w->s->nrows * n, 1, "layouts"));
+    w->kept = memory;
+out:
+    return st;
+}
+
+static void set_ranks(hd_near *w)
+{
+    int width[HD_LEVELS][HEDDLE_MAX_AXES];
+    const heddle_mesh *mesh = &w->s->mesh;
+    hd_edge_widths(width, mesh, &w->levels);
+    for (int r = 0; r < w->s->mesh.naxes; r++) {
+        for (int a = 0; a < mesh->naxes; a++) {
+            w->coords[r][a] = a == r && r > 0 && mesh->axis[a].size > 1;
+        }
+        for (int l = 0; l < w->levels.count; l++) {
+            for (unsigned axes = 0; axes < 1u << mesh->naxes; axes++) {
+                w->copies[r][l][axes] = 1;
+                for (int a = 0; a < mesh->naxes; a++) {
+                    const int left = mesh->axis[a].size - w->coords[r][a] / width[l][a] * width[l][a];
+                    const int peers = width[l][a] < left ? width[l][a] : left;
+                    w->copies[r][l][axes] *= (axes >> a & 1) != 0 ? peers : 1;
+                }
+            }
+        }
+    }
+}
+
+static void set_states(hd_near *w)
+{
+    for (int i = 0; i < w->s->nrows; i++) {
+        for (int k = 0; k < w->s->row[i].nadmitted; k++) {
+            w->wanted[w->s->row[i].admitted[k]] = 1;
+        }
+    }
+    if (w->s->epilogue >= 0) {
+        w->ends[w->s->epilogue] = 1;
+    }
+    for (int i = 0; i < w->n; i++) {
+        for (int a = 0; a < w->s->mesh.naxes; a++) {
+            const int dim = w->s->layout[i].dim_of_axis[a];
+            w->shards[i] |= (unsigned)(dim >= 0) << a;
+            for (int d = 0; d < w->ndims; d++) {
+                w->cuts[d * w->n + i] |= (unsigned)(dim == w->dim[d] && w->s->mesh.axis[a].size > 1) << a;
+            }
+        }
+    }
+}
+
+heddle_status hd_near_open(hd_near *w, hd_search *s)
+{
+    heddle_status st = HEDDLE_OK;
+    *w = (hd_near){.s = s, .n = s->nlayouts, .levels = hd_price_levels(s->pricer.machine, &s->mesh)};
+    for (int d = 0; d < s->m->shape.ndim; d++) {
+        if (d != s->m->channel_dim) {
+            w->dim[w->ndims++] = d;
+        }
+    }
+    HD_TRY(room(w));
+    set_ranks(w);
+    set_states(w);
+    st = make_edges(w);
+out:
+    return st;
+}
+
+void hd_near_close(hd_near *w)
+{
+    HD_FREE_ALL(w->shards, w->cuts, w->part, w->wanted, w->ends, w->edge, w->behind, w->to.cost, w->from.cost, w->kept);
+}
