@@ -74,8 +74,8 @@ static void add_costs(double *here, const hd_row *row, int n)
     }
 }
 
-/* What every state costs more than a repetition ago, at least: so it goes on, for a step adds the same to all, and keeps
- * what is less less. *is_steady: exactly so. 0: other states were reached. */
+/* What every state costs more than a repetition ago, at least: so it goes on, for a step adds the same to all, and
+ * keeps what is less less. *is_steady: exactly so. 0: other states were reached. */
 static int repeats(double *drift, int *is_steady, const double *now, const double *then, int n)
 {
     double least = INFINITY, most = -INFINITY;

@@ -1,9 +1,9 @@
 /* What edges cost at least, from a few ranks.
  *
- * The first rank is looked at, and its neighbours along every axis: wherever two layouts cut a dim by different axes, one
- * of them lies across. What they send and receive is a product over the dims, whose factors depend on which axes cut a
- * dim before and after, and are kept. Seconds are looked up in tables whose steps are rounded down. So an edge costs some
- * ten nanoseconds, and is never above its price. */
+ * The first rank is looked at, and its neighbours along every axis: wherever two layouts cut a dim by different axes,
+ * one of them lies across. What they send and receive is a product over the dims, whose factors depend on which axes
+ * cut a dim before and after, and are kept. Seconds are looked up in tables whose steps are rounded down. So an edge
+ * takes some ten nanoseconds, and is never above its price. */
 #include "planner/search/near.h"
 
 #include "runtime/base/base.h"

@@ -1,5 +1,6 @@
-/* heddle_plan_ranks: every mesh of so many ranks. Prices are kept from mesh to mesh. All meshes are surveyed first: what no
- * walk on them is below. The likeliest is searched first, and those that cannot be better than what was found are not. */
+/* heddle_plan_ranks: every mesh of so many ranks. Prices are kept from mesh to mesh. All meshes are surveyed first:
+ * what no walk on them is below. The likeliest is searched first, and those that cannot be better than what was found
+ * are not. */
 #include "planner/search/search_internal.h"
 
 #include "runtime/base/base.h"

@@ -186,8 +186,8 @@ heddle_status hd_search_refuse_memory(const hd_search *search, int64_t least);
 heddle_status hd_search_walk(hd_walk *out, hd_search *search, hd_walk_kind kind);
 heddle_status hd_search_labels(hd_walk *out, hd_search *search);
 
-/* few.c: the same walk, found through few states; *is_done 0: it was not, and out is as it was. With a bound, NULL: none,
- * walks that are not below it need not be found. */
+/* few.c: the same walk, found through few states; *is_done 0: it was not. With a bound, NULL: none, walks that are not
+ * below it need not be found. */
 heddle_status hd_search_walk_few(hd_walk *out, int *is_done, hd_search *search, hd_walk_kind kind,
                                  const hd_cost *bound);
 

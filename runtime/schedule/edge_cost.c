@@ -170,8 +170,8 @@ static void add_ranks(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e, 
     }
 }
 
-/* The first rank, which has the largest boxes, and its neighbours along all axes but the first: wherever two layouts cut
- * a dim by different axes, one of them lies across. */
+/* The first rank, which has the largest boxes, and its neighbours along all axes but the first: wherever two layouts
+ * cut a dim by different axes, one of them lies across. */
 static void add_few(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e)
 {
     int coords[HEDDLE_MAX_AXES] = {0};
