@@ -53,7 +53,8 @@ typedef enum heddle_wire {
 
 typedef struct heddle_comm_options {
     size_t struct_bytes;
-    /* Every blocking wait; default 60000. Here and in all options 146 years at most. A rank that gives up returns later
+    /* Every blocking wait; 0, the default: 60000, and 600000 once a device is attached, where the others' kernels wait
+     * for a rank that is only slow, too. Here and in all options 146 years at most. A rank that gives up returns later
      * than that while a peer is in the middle of a copy to or from its memory, which may not be freed yet: 60 s later
      * between threads, 2 s between processes of one host, at most. */
     int64_t deadline_ms;

@@ -141,6 +141,7 @@ typedef struct heddle_reshard_info {
     int is_capturable;  /* 1: execute may be captured into a graph. The counters of a replayed graph: wire peer counts
                            every replay, wire nccl the capture once */
     int64_t device_ns;  /* wire peer: of the last finished execution, waiting for peers included */
+    int is_captured;    /* 1: an execution has been captured into a graph, which the plan must outlive */
 } heddle_reshard_info;
 
 /* A snapshot; its pointers belong to the plan and live as long. Not collective. HEDDLE_ERR_ARG: a pointer is NULL;

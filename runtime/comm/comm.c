@@ -4,12 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { DEFAULT_DEADLINE_MS = 60000 };
+/* Work on a device is enqueued long before it runs, and what a program does meanwhile is not watched: what is only slow
+ * (a checkpoint, a compiler) is given more time there. */
+enum { DEADLINE_MS = 60000, DEVICE_DEADLINE_MS = 600000 };
 
 void heddle_comm_options_init(heddle_comm_options *options)
 {
     if (options != NULL) {
-        *options = (heddle_comm_options){.struct_bytes = sizeof *options, .deadline_ms = DEFAULT_DEADLINE_MS};
+        *options = (heddle_comm_options){.struct_bytes = sizeof *options};
     }
 }
 
@@ -31,8 +33,18 @@ heddle_status hd_options_check(heddle_comm_options *out, const heddle_comm_optio
         return hd_fail(HEDDLE_ERR_ARG, "bind is %d, wanted 0 to 2", (int)options->bind);
     }
     *out = *options;
-    out->deadline_ms = options->deadline_ms > 0 ? options->deadline_ms : DEFAULT_DEADLINE_MS;
     return HEDDLE_OK;
+}
+
+int64_t hd_options_deadline_ms(const heddle_comm_options *options)
+{
+    return options->deadline_ms > 0 ? options->deadline_ms : DEADLINE_MS;
+}
+
+int64_t hd_comm_deadline_ms(const heddle_comm *comm)
+{
+    const int is_given = comm->options.deadline_ms > 0;
+    return !is_given && comm->root->device != NULL ? DEVICE_DEADLINE_MS : hd_options_deadline_ms(&comm->options);
 }
 
 /* --- making ------------------------------------------------------------------------------------------------------- */

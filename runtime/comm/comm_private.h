@@ -172,6 +172,8 @@ heddle_status hd_hub_arrays(heddle_comm *comm);
 void hd_comm_find_local(heddle_comm *comm);
 int hd_comm_all_members(const heddle_comm *comm);
 heddle_status hd_options_check(heddle_comm_options *out, const heddle_comm_options *options);
+int64_t hd_options_deadline_ms(const heddle_comm_options *options); /* while ranks meet */
+int64_t hd_comm_deadline_ms(const heddle_comm *comm);
 static inline hd_interrupt hd_options_interrupt(const heddle_comm_options *options)
 {
     return (hd_interrupt){.ask = options->interrupt, .arg = options->interrupt_arg};

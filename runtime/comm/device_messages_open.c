@@ -51,7 +51,7 @@ typedef struct greeting {
  */
 static int64_t patience_ms(const hd_comm_mail *mail)
 {
-    return (mail->root->options.deadline_ms + 1) / 2;
+    return (hd_comm_deadline_ms(mail->root) + 1) / 2;
 }
 
 /* All that may fail on one rank alone, and the meeting. */

@@ -124,7 +124,7 @@ static heddle_status wait_round(heddle_comm *comm, _Atomic uint64_t *counter, ui
         }
         if (hd_group_looks(group, round)) {
             int late = 0;
-            st = hd_group_look(group, comm->options.deadline_ms, &deadline_ns, &late);
+            st = hd_group_look(group, hd_comm_deadline_ms(comm), &deadline_ns, &late);
             if (st == HEDDLE_OK && (late || group->armed || (round & 15) == 0)) {
                 st = check_missing(comm, comm->hub.round, what, late);
             }

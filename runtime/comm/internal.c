@@ -6,7 +6,7 @@
 
 int64_t hd_comm_deadline_ns(const heddle_comm *comm, int64_t deadline_ms)
 {
-    return hd_now_ns() + (deadline_ms > 0 ? deadline_ms : comm->options.deadline_ms) * 1000000;
+    return hd_now_ns() + (deadline_ms > 0 ? deadline_ms : hd_comm_deadline_ms(comm)) * 1000000;
 }
 
 /* An interrupt is this rank giving up. */

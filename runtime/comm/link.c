@@ -85,7 +85,7 @@ heddle_status hd_link_wait(hd_link *link, int peer, int slot, uint64_t sequence,
             break;
         }
         if (hd_group_looks(group, round)) {
-            st = hd_group_look(group, comm->options.deadline_ms, &deadline_ns, &late);
+            st = hd_group_look(group, hd_comm_deadline_ms(comm), &deadline_ns, &late);
             if (late) {
                 st = say_late(link, peer, what);
             } else if (st == HEDDLE_OK && hd_group_left(group, comm->member[peer])) {

@@ -191,6 +191,7 @@ void hd_push_get_report(hd_push_report *out, int64_t *bytes_to, const hd_push *p
         out->lands |= p->step[i].lands;
     }
     out->is_by_events = p->news != NULL;
+    out->is_captured = p->ended.is_captured;
     out->memory_bytes = p->memory_bytes + p->lists_bytes;
     for (int r = 0; r < p->nranks; r++) {
         bytes_to[r] = 0;

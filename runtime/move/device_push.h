@@ -59,6 +59,7 @@ typedef struct hd_push_report {
     int64_t executions, device_ns; /* finished; of the last one, from its first block to its last */
     int64_t memory_bytes;          /* of the device */
     int is_by_events; /* streams wait, not kernels: executions are counted when they are enqueued, and not captured */
+    int is_captured;  /* some execution is in graphs */
     int lands;        /* the last one's dst was not mapped by peers, which have stored to the plan's memory instead */
 } hd_push_report;
 /* bytes_to: [nranks] stored for each peer so far; own entry 0. */

@@ -215,6 +215,7 @@ static void inform(heddle_reshard_info *info, const heddle_reshard *plan)
     info->messages = all.messages;
     info->workspace_bytes += all.memory_bytes;
     info->is_capturable = 1;
+    info->is_captured = plan->mailed->executions.is_captured;
 }
 
 static void destroy(heddle_reshard *plan)

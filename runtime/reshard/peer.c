@@ -124,6 +124,7 @@ static void inform(heddle_reshard_info *info, const heddle_reshard *plan)
     info->measured_bytes_to = plan->pushed_to;
     info->is_capturable = !report.is_by_events;
     info->device_ns = report.device_ns;
+    info->is_captured = report.is_captured;
     if (report.is_by_events) {
         info->why = "wire peer, whose streams wait for events of the others' and whose kernels wait for nobody "
                     "(HEDDLE_DEVICE_SYNC=events): every call waits until all ranks have come to it";

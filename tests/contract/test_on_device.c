@@ -1,5 +1,6 @@
 /* A communicator with an emulated device: its memory, what a fork cannot do, and whose pointers plans take. */
 #include "on_device.h"
+#include "runtime/comm/comm_internal.h"
 #include "time_limit.h"
 
 #include <heddle/sys/bench.h>
@@ -34,6 +35,33 @@ HD_RANK_CASE(attached, "3 shm cuda host", "1 threads cuda host", "3 threads cuda
     heddle_buffer_free(comm, memory);
 out:
     return st;
+}
+
+/* In ms, of a communicator that is given `asked`; 0: nothing. */
+static void check_patience(int64_t asked, int64_t before_ms, int64_t attached_ms)
+{
+    heddle_comm *comm = NULL;
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.deadline_ms = asked;
+    HD_OK(heddle_comm_open(&comm, "self", &options));
+    for (int attached = 0; attached < 2; attached++) {
+        const int64_t left_ms = (hd_comm_deadline_ns(comm, 0) - hd_now_ns()) / 1000000;
+        const int64_t wanted_ms = attached ? attached_ms : before_ms;
+        assert_true(left_ms > wanted_ms - 10000 && left_ms <= wanted_ms);
+        assert_true(hd_comm_deadline_ns(comm, 20000) - hd_now_ns() <= (int64_t)20000 * 1000000);
+        if (!attached) {
+            HD_OK(heddle_comm_attach_device(comm, "cuda:0", HEDDLE_WIRE_HOST));
+        }
+    }
+    heddle_comm_destroy(comm);
+}
+
+HD_CASE(with_a_device_ranks_are_more_patient_unless_told)
+{
+    check_patience(0, 60000, 600000);
+    check_patience(60000, 60000, 60000);
+    check_patience(30000, 30000, 30000);
 }
 
 HD_CASE(no_such_device)

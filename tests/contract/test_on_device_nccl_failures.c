@@ -276,7 +276,7 @@ static heddle_status one_captured(heddle_comm *comm)
     }
     HD_TRY(heddle_comm_poll(comm));
     HD_TRY(heddle_reshard_get_info(&info, f.reshard));
-    CHECK(info.is_capturable && strcmp(info.wire, "nccl") == 0 && info.executions == 1);
+    CHECK(info.is_capturable && info.is_captured && strcmp(info.wire, "nccl") == 0 && info.executions == 1);
 out:
     device_graph_free(&sim, graph);
     device_stream_free(&sim, stream);

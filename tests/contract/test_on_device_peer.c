@@ -84,6 +84,8 @@ HD_RANK_CASE(graphs_are_replayed, "2 threads cuda peer")
     void *graph = NULL;
     heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
     HD_TRY(own_set_up(&o, comm, 0));
+    HD_TRY(heddle_reshard_get_info(&info, o.f.reshard));
+    CHECK(!info.is_captured);
     HD_TRY(o.sim.capture(o.stream, 1));
     HD_TRY(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream));
     HD_TRY(o.sim.record(o.stream, &graph));
@@ -96,7 +98,7 @@ HD_RANK_CASE(graphs_are_replayed, "2 threads cuda peer")
         HD_TRY(check_got(&o.f, round));
     }
     HD_TRY(heddle_reshard_get_info(&info, o.f.reshard));
-    CHECK(info.executions == REPLAYS && info.measured_bytes_sent == REPLAYS * info.bytes_sent);
+    CHECK(info.is_captured && info.executions == REPLAYS && info.measured_bytes_sent == REPLAYS * info.bytes_sent);
     st = heddle_comm_barrier(comm);
 out:
     o.sim.graph_free(graph);

@@ -184,3 +184,38 @@ def test_what_dlpack_says_is_read_as_numpy_writes_it():
         assert (found.shape, found.dtype, found.itemsize) == (array.shape, str(array.dtype), array.itemsize)
         assert array.size == 0 or (found.address, found.strides) == (array.ctypes.data, array.strides)
         assert found.is_dense == array.flags.c_contiguous
+
+
+def test_plans_in_graphs_are_not_let_go(tmp_path):
+    run(tmp_path, DEVICE + """
+import gc, weakref
+with heddle.Comm.open() as comm:
+    n, rank = comm.size, comm.rank
+    comm.attach_device("cuda:0", "peer")
+    stream, graph, ready = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    called("cudaStreamCreateWithFlags", ctypes.byref(stream), 1)
+    plans = [comm.reshard(f"f32[t=7 s={5 + i}] on [sp={n}]: t@sp -> s@sp", space="device") for i in range(2)]
+    src = ByInterface(np.full(plans[0].src_shape, rank + 1, np.float32), stream.value)
+    out = ByInterface(np.zeros(plans[0].dst_shape, np.float32), stream.value)
+    called("cudaStreamBeginCapture", stream, 2)
+    plans[0].execute(src.address.value, out.address.value, stream.value)
+    called("cudaStreamEndCapture", stream, ctypes.byref(graph))
+    called("cudaGraphInstantiate", ctypes.byref(ready), graph, ctypes.c_ulonglong(0))
+    assert plans[0].is_captured() and not plans[1].is_captured()
+    alive = [weakref.ref(plan) for plan in plans]
+    del plans
+    comm.plans_max = 2
+    for i in range(2, 5):
+        comm.reshard(f"f32[t=7 s={5 + i}] on [sp={n}]: t@sp -> s@sp", space="device")
+    gc.collect()
+    assert alive[0]() is not None and alive[1]() is None
+    called("cudaGraphLaunch", ready, stream)
+    assert out.get().sum() == sum((r + 1) * (b - a) for r, (a, b) in
+                                  enumerate(zip(blocks(7, n), blocks(7, n)[1:]))) * out.shape[1]
+    called("cudaGraphExecDestroy", ready)
+    called("cudaGraphDestroy", graph)
+    comm.barrier()
+gc.collect()
+assert alive[0]() is None
+print("ok")
+""", 2)

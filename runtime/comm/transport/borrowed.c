@@ -87,7 +87,7 @@ static heddle_status look_at_time(meeting *b)
                ? HEDDLE_OK
                : hd_fail(HEDDLE_ERR_TIMEOUT,
                          "rank %d of %d: not all ranks of the communicator of NCCL came before the deadline (%lld ms)",
-                         b->rank, b->size, (long long)b->options->deadline_ms);
+                         b->rank, b->size, (long long)hd_options_deadline_ms(b->options));
 }
 
 static heddle_status look(void *arg)
@@ -253,7 +253,7 @@ heddle_status heddle_comm_from_nccl(heddle_comm **out, struct ncclComm *borrowed
     HD_TRY(HD_NEED(out, borrowed));
     HD_TRY(hd_options_check(&options, given));
     HD_TRY(check(&options));
-    b.deadline_ns = hd_now_ns() + options.deadline_ms * 1000000;
+    b.deadline_ns = hd_now_ns() + hd_options_deadline_ms(&options) * 1000000;
     b.interrupt = hd_options_interrupt(&options);
     HD_TRY(find_device(&b, borrowed));
     HD_TRY(gather(&b));

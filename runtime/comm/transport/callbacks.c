@@ -363,7 +363,7 @@ heddle_status heddle_comm_from_callbacks(heddle_comm **out, const heddle_transpo
     HD_TRY(take_table(&table, given_table));
     HD_TRY(take_traits(&messages, &table));
     others_wait = 1;
-    int64_t deadline_ns = hd_now_ns() + options.deadline_ms * 1000000;
+    int64_t deadline_ns = hd_now_ns() + hd_options_deadline_ms(&options) * 1000000;
     HD_TRY(callbacks_new(&c, transport, ctx));
     HD_TRY(hd_alloc((void **)&all, (size_t)transport->size, sizeof *all, "introductions of the ranks"));
     HD_TRY(hd_alloc((void **)&member, (size_t)transport->size, sizeof *member, "places of the ranks"));

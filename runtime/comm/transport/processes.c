@@ -46,7 +46,7 @@ static void child_main(hd_run *run, int rank, const char *key, pid_t parent)
     const hd_join join = {.key = key,
                           .n = run->nranks,
                           .me = rank,
-                          .deadline_ns = hd_now_ns() + run->options.deadline_ms * 1000000,
+                          .deadline_ns = hd_now_ns() + hd_options_deadline_ms(&run->options) * 1000000,
                           .arena_bytes = run->options.arena_bytes,
                           .dead = &run->shared->dead,
                           .interrupt = hd_options_interrupt(&run->options)};

@@ -12,7 +12,7 @@ static heddle_status meet(heddle_comm **out, const char *key, int rank, int size
     const hd_join join = {.key = key,
                           .n = size,
                           .me = rank,
-                          .deadline_ns = hd_now_ns() + checked.deadline_ms * 1000000,
+                          .deadline_ns = hd_now_ns() + hd_options_deadline_ms(&checked) * 1000000,
                           .arena_bytes = checked.arena_bytes,
                           .interrupt = hd_options_interrupt(&checked)};
     HD_TRY(hd_group_join(&group, &join));

@@ -45,6 +45,7 @@ class Comm(OfThisProcess):
         self.size = lib.heddle_comm_size(state.handle)
         self.device = lib.heddle_comm_device(state.handle)
         self._plans: _Kept = collections.OrderedDict()
+        self._in_graphs: List[Reshard] = []  # no longer in _plans, but replays use them
         self._texts: Dict[Any, str] = {}
         self._asked: Dict[Any, Any] = {}  # for plans: their place in _plans
         self._attentions: _Kept = collections.OrderedDict()
@@ -55,14 +56,14 @@ class Comm(OfThisProcess):
             weakref.finalize(self, state.close)
 
     @classmethod
-    def open(cls, where: str = "auto", *, mesh: Optional[str] = None, deadline_s: float = 60.0, bind: bool = False,
-             arena_bytes: Optional[int] = None) -> "Comm":
+    def open(cls, where: str = "auto", *, mesh: Optional[str] = None, deadline_s: Optional[float] = None,
+             bind: bool = False, arena_bytes: Optional[int] = None) -> "Comm":
         """Joins the ranks. Collective.
 
         where        "auto": what torchrun, srun, mpirun or `python -m heddle` say in the environment, one rank without
                      any; "shm", "mpi", "self", or another transport of heddle/comm.h
         mesh         the ranks' axes, `[dp=2 sp=4]`; `[sp=N]` by itself
-        deadline_s   of every wait for other ranks
+        deadline_s   of every wait for other ranks; None: 60, and 600 once a device is attached
         bind         True: every rank gets an equal share of the host's cores. False, since threads and the workers of a
                      DataLoader inherit it
         arena_bytes  address space for memory that peers reach; the machine's memory by itself
@@ -71,15 +72,15 @@ class Comm(OfThisProcess):
                            lambda out, options: lib.heddle_comm_open(out, encoded("where", where), options))
 
     @classmethod
-    def join(cls, key: str, rank: int, size: int, *, mesh: Optional[str] = None, deadline_s: float = 60.0,
+    def join(cls, key: str, rank: int, size: int, *, mesh: Optional[str] = None, deadline_s: Optional[float] = None,
              bind: bool = False, arena_bytes: Optional[int] = None) -> "Comm":
         """The processes of this host that name the same key, a word that nobody else has, as ranks. Collective."""
         return cls._opened(mesh, deadline_s, bind, arena_bytes,
                            lambda out, options: lib.heddle_comm_join(out, encoded("key", key), rank, size, options))
 
     @classmethod
-    def from_nccl(cls, pointer: int, *, mesh: Optional[str] = None, deadline_s: float = 60.0, bind: bool = False,
-                  arena_bytes: Optional[int] = None) -> "Comm":
+    def from_nccl(cls, pointer: int, *, mesh: Optional[str] = None, deadline_s: Optional[float] = None,
+                  bind: bool = False, arena_bytes: Optional[int] = None) -> "Comm":
         """The ranks that a communicator of NCCL has, on one host or several, with its device attached and the wire
         "nccl", whose messages go by it: see heddle_comm_from_nccl. Collective.
 
@@ -90,12 +91,12 @@ class Comm(OfThisProcess):
                            lambda out, options: lib.heddle_comm_from_nccl(out, pointer, options))
 
     @classmethod
-    def _opened(cls, mesh: Optional[str], deadline_s: float, bind: bool, arena_bytes: Optional[int],
+    def _opened(cls, mesh: Optional[str], deadline_s: Optional[float], bind: bool, arena_bytes: Optional[int],
                 call: Callable[[Any, Any], int]) -> "Comm":
         wanted = None if mesh is None else lib.heddle_mesh_size(ctypes.byref(mesh_of(mesh)))
         options, state = _abi.heddle_comm_options(), State()
         lib.heddle_comm_options_init(ctypes.byref(options))
-        options.deadline_ms = max(int(deadline_s * 1000), 1)
+        options.deadline_ms = 0 if deadline_s is None else max(int(deadline_s * 1000), 1)
         options.bind = _abi.HEDDLE_BIND_AUTO if bind else _abi.HEDDLE_BIND_NONE
         options.interrupt = state.interrupt
         if arena_bytes is not None:
@@ -140,6 +141,7 @@ class Comm(OfThisProcess):
         the other ranks."""
         self._groups.clear()
         self._plans.clear()
+        self._in_graphs.clear()
         self._attentions.clear()
         self._state.close()
 
@@ -276,7 +278,8 @@ class Comm(OfThisProcess):
         """The plan of a line, made on first use and kept: `comm.reshard("f32[t=7 s=5] on [sp=2]: t@sp -> s@sp")`.
         `dtype` replaces the line's; `space` says where arrays lie. Making it is collective, so all ranks ask for the
         same lines in the same order. Of more than `plans_max` the one that was not asked for longest is let go, and
-        made again when it is. `again(asked)` finds it next time."""
+        made again when it is; what it has in graphs keeps its memory until the communicator is closed. `again(asked)`
+        finds it next time."""
         text = self._text(line, dtype)
         if asked is not None:
             self._remember(self._asked, asked, (text, space))
@@ -302,7 +305,9 @@ class Comm(OfThisProcess):
         if plan is None:
             plan = plans[key] = make()
             while len(plans) > self.plans_max:
-                plans.popitem(last=False)
+                _, oldest = plans.popitem(last=False)
+                if isinstance(oldest, Reshard) and oldest.is_captured():
+                    self._in_graphs.append(oldest)
         else:
             plans.move_to_end(key)
         return plan

@@ -195,9 +195,17 @@ class Reshard(OfThisProcess):
             self._adjoint = adjoint
         return self._adjoint
 
-    def info(self) -> ReshardInfo:
+    def is_captured(self) -> bool:
+        """An execution, of this plan or of its adjoint, is in a graph, whose replays use the plan's memory."""
+        return self._info().is_captured != 0 or self._adjoint is not None and self._adjoint.is_captured()
+
+    def _info(self) -> Any:
         raw = _abi.heddle_reshard_info(struct_bytes=ctypes.sizeof(_abi.heddle_reshard_info))
         self._state.call(lib.heddle_reshard_get_info, ctypes.byref(raw), self._handle)
+        return raw
+
+    def info(self) -> ReshardInfo:
+        raw = self._info()
         return ReshardInfo(
             line=raw.line.decode(), path=raw.path.decode(), kernel=raw.kernel.decode(), why=raw.why.decode(),
             bytes_to=raw.bytes_to[: raw.nranks], bytes_from=raw.bytes_from[: raw.nranks], bytes_sent=raw.bytes_sent,
