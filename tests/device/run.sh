@@ -122,7 +122,8 @@ needs_gpu "question 10, sanitizer" &&
     fi
 needs_gpu "question 11, bytes of DRAM" &&
     if command -v ncu >/dev/null; then
-        tell 60 "question 11, bytes of DRAM" ncu --metrics dram__bytes_read.sum,dram__bytes_write.sum --launch-count 4 \
+        tell 60 "question 11, bytes of DRAM" ncu --clock-control none \
+            --metrics dram__bytes_read.sum,dram__bytes_write.sum --launch-count 4 \
             heddle bench 'bf16[t=64 s=1590 c=1152] on [sp=1]: t@sp -> s@sp as s,t,c' --device cuda --iterations 4 --seconds 0
     else
         row "question 11, bytes of DRAM" "not here: no ncu"
@@ -130,6 +131,8 @@ needs_gpu "question 11, bytes of DRAM" &&
 
 # --- tests
 export NCCL_MULTI_RANK_GPU_ENABLE=1 # several ranks on one GPU, from NCCL 2.30.3 on
+# With channels by NCCL's own choice two ranks fill a GPU; its multicast wants one rank a GPU.
+export NCCL_MAX_CTAS=4 NCCL_NVLS_ENABLE=0
 by_wire() { # WIRE COMMAND...
     local wire=$1 folder=$HEDDLE_MODULE_PATH
     shift
