@@ -87,9 +87,15 @@ static hd_price_key stage_key(const hd_search *s, int stage, int state, const hd
     const heddle_layout *layout = &s->layout[state];
     int n = 3;
     int stride = heddle_mesh_size(&s->mesh);
+    int64_t cut = 1;
     for (int d = 0; d < s->m->shape.ndim; d++) {
         key.part[n++] = s->box[state].len[d];
     }
+    for (int a = 0; a < s->mesh.naxes && s->m->stage[stage].joined_rows > 0; a++) {
+        int dim = layout->dim_of_axis[a];
+        cut *= dim >= 0 && dim != s->m->batch_dim ? s->mesh.axis[a].size : 1;
+    }
+    key.part[n++] = cut; /* into which text that joins goes, also where the tokens are too few for it */
     for (int a = 0; method != &hd_method_local && a < s->mesh.naxes; a++) {
         int dim = layout->dim_of_axis[a];
         stride /= s->mesh.axis[a].size;
