@@ -195,7 +195,8 @@ out:
     return st;
 }
 
-/* Text that joins sees all tokens, so with it nothing is left out. */
+/* The dims in the order of their axes, as the members are. Text that joins sees all tokens, so with it nothing is left
+ * out. */
 static heddle_status list_halo(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
 {
     heddle_status st = HEDDLE_OK;
@@ -205,12 +206,16 @@ static heddle_status list_halo(hd_method_group *g, const heddle_mesh *mesh, cons
         int is_sharded = is_mixed(&g->stage, d) && ranks_over(mesh, layout, 1U << d) > 1;
         windows |= is_sharded ? g->stage.window[d] : 0;
     }
-    for (int d = 0; d < g->shape->ndim - 1 && windows != 0 && g->stage.joined_rows == 0; d++) {
-        if (is_mixed(&g->stage, d) && ranks_over(mesh, layout, 1U << d) > 1) {
-            HD_TRY(list_parts(g, mesh, layout, d));
-        } else if (is_mixed(&g->stage, d)) {
-            g->halo.rest *= g->shape->dim[d].extent;
+    unsigned listed = 0;
+    for (int a = 0; a < mesh->naxes && windows != 0 && g->stage.joined_rows == 0; a++) {
+        int dim = layout->dim_of_axis[a];
+        if (is_mixed(&g->stage, dim) && mesh->axis[a].size > 1 && (listed >> dim & 1) == 0) {
+            HD_TRY(list_parts(g, mesh, layout, dim));
+            listed |= 1U << dim;
         }
+    }
+    for (int d = 0; d < g->shape->ndim - 1; d++) {
+        g->halo.rest *= is_mixed(&g->stage, d) && (listed >> d & 1) == 0 ? g->shape->dim[d].extent : 1;
     }
 out:
     return st;
