@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 /* --- values ------------------------------------------------------------------------------------------------------- */
 
@@ -29,7 +28,7 @@ static int take_number(long long *out, const cli_option *o, const char *text)
     return CLI_OK;
 }
 
-/* "512M", "512 MiB": powers of 1024; "512MB" of 1000. */
+/* "512M", "512 MiB": powers of 1024; "512MB" of 1000. A small b would be bits. */
 static int take_bytes(long long *out, const cli_option *o, const char *text)
 {
     static const char letters[] = "KMGT";
@@ -40,8 +39,8 @@ static int take_bytes(long long *out, const cli_option *o, const char *text)
     end += *end == ' ';
     const char *letter = *end == '\0' ? NULL : strchr(letters, toupper((unsigned char)*end));
     end += letter != NULL;
-    const int is_decimal = strcasecmp(end, "B") == 0 && letter != NULL;
-    int is_whole = *end == '\0' || is_decimal || strcasecmp(end, letter != NULL ? "iB" : "B") == 0;
+    const int is_decimal = strcmp(end, "B") == 0 && letter != NULL;
+    int is_whole = *end == '\0' || is_decimal || strcmp(end, letter != NULL ? "iB" : "B") == 0;
     for (long i = letter != NULL ? letter - letters + 1 : 0; i > 0; i--) {
         is_whole &= !__builtin_mul_overflow(value, is_decimal ? 1000 : 1024, &value);
     }
