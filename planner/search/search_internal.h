@@ -68,7 +68,7 @@ typedef struct hd_prices {
     int nslots; /* a power of two */
     int *slot;  /* index + 1; 0: empty */
     int ntables, tables_capacity;
-    struct hd_near_table **table; /* near.c's */
+    struct hd_near_table **table; /* near_edges.c's */
 } hd_prices;
 
 void hd_prices_free(hd_prices *prices);
