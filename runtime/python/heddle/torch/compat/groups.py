@@ -1,0 +1,94 @@
+"""Process groups of torch.distributed, and the communicators of their ranks."""
+from __future__ import annotations
+
+import weakref
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import torch.distributed as dist
+
+from ...comm import Comm
+from ...errors import ArgumentError, PeerError, UnsupportedError
+from ..process_group import from_process_group
+
+_Kept = Tuple[Any, Comm]  #: a weak reference to the group, and its communicator
+
+_kept: Dict[int, _Kept] = {}  # by id of the group, which is faster to find than by a weak reference
+_seconds: Dict[int, _Kept] = {}  # those of exchanges that run beside the program
+
+
+def comm_of(group: Any = None, *, failed: Optional[str] = None) -> Comm:
+    """The communicator of the ranks of a group: a ProcessGroup, a DeviceMesh of one dim (`mesh["sp"]`), or None, the
+    default group. Made on first use, which is collective over the group, and kept as long as the group. Where it was
+    closed it is made anew.
+
+    failed  after an exception, what to tell the other ranks, who may still wait for this one: all ranks call it, as
+            `Comm.reset`. The communicator goes on, or is made anew where it cannot. PeerError: a rank died. The group
+            is then of no more use; a group of the ranks that live gets a communicator of its own
+    """
+    group = group_of(group)
+    if failed is not None:
+        for kept in (_kept, _seconds):
+            _recovered(kept, group, failed)
+    return _of(_kept, group)
+
+
+def second_of(group: Any) -> Comm:
+    """A second one of the same ranks, for one thread more."""
+    return _of(_seconds, group_of(group))
+
+
+def _of(kept: Dict[int, _Kept], group: Any) -> Comm:
+    found = kept.get(id(group))
+    if found is not None and found[0]() is group and not found[1]._state.is_closed:
+        return found[1]
+    comm, key = from_process_group(group), id(group)
+    kept[key] = weakref.ref(group, lambda _: kept.pop(key, None)), comm
+    return comm
+
+
+def _recovered(kept: Dict[int, _Kept], group: Any, why: str) -> None:
+    found = kept.get(id(group))
+    if found is None or found[0]() is not group or found[1].closed:
+        return
+    comm = found[1]
+    try:
+        comm.reset(why)
+    except (PeerError, UnsupportedError) as error:
+        comm.close()
+        if isinstance(error, PeerError):
+            raise
+
+
+def group_of(group: Any) -> Any:
+    """The ProcessGroup that is meant."""
+    if group is None:
+        if not dist.is_initialized():
+            raise ArgumentError("there is no default group: torch.distributed.init_process_group comes first")
+        return dist.group.WORLD
+    if isinstance(group, dist.ProcessGroup):
+        return group
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ArgumentError("this process is not a rank of the group")
+    if hasattr(group, "get_group") and hasattr(group, "mesh_dim_names"):
+        if group.ndim != 1:
+            raise ArgumentError(f"a DeviceMesh of {group.ndim} dims, wanted one of its dims: mesh['sp']")
+        return group.get_group()
+    raise ArgumentError(f"a {type(group).__name__}, wanted a ProcessGroup, a DeviceMesh of one dim, or None")
+
+
+def sizes_of(length: int, group: Any = None) -> List[int]:
+    """Every rank's number. Collective, 8 bytes from each: for lengths that ranks cannot work out by themselves."""
+    if dist.get_world_size(group_of(group)) == 1:
+        return [length]
+    return [int.from_bytes(each, "little") for each in comm_of(group).allgather(length.to_bytes(8, "little"))]
+
+
+def balanced(length: Any, ranks: int) -> List[Any]:
+    """As a layout cuts a dim: the first ranks have one more. `length` may be symbolic."""
+    return [(length + ranks - 1 - rank) // ranks for rank in range(ranks)]
+
+
+def checked(name: str, sizes: Sequence[int], ranks: int) -> Sequence[int]:
+    if len(sizes) != ranks or any(int(size) < 0 for size in sizes):
+        raise ArgumentError(f"{name} is {list(sizes)}, wanted a length of each of {ranks} ranks")
+    return sizes

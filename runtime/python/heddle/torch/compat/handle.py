@@ -1,0 +1,97 @@
+"""Exchanges that run beside the program: one thread per group, with a communicator of its own."""
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+import weakref
+from typing import Any, Callable, Optional, Tuple
+
+import torch
+
+from ...comm import Comm
+from ..reshard import check_device, resharded
+from .groups import second_of
+
+_queues: "weakref.WeakKeyDictionary[Comm, queue.SimpleQueue[Any]]" = weakref.WeakKeyDictionary()
+
+
+class Handle:
+    """A result that is under way. `wait()`, or a call of the handle, has it. Where there are gradients all ranks wait
+    for their handles in the same order, which is that of the way back, reversed."""
+
+    def __init__(self, result: Optional[torch.Tensor] = None):
+        self._result = result
+        self._error: Optional[BaseException] = None
+        self._done = threading.Event()
+        self._x: Optional[torch.Tensor] = None
+        self._way: Any = None
+        if result is not None:
+            self._done.set()
+
+    def is_completed(self) -> bool:
+        return self._done.is_set()
+
+    def wait(self) -> torch.Tensor:
+        """The result, or the error of the exchange. Its gradient goes back by an exchange that is waited for."""
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        x, self._x = self._x, None
+        if x is not None and x.requires_grad and torch.is_grad_enabled():
+            self._result = _Arrived.apply(x, self._result, self._way)
+        return self._result
+
+    __call__ = wait
+
+    def _run(self, call: Callable[[], torch.Tensor]) -> None:
+        try:
+            self._result = call()
+        except BaseException as error:
+            self._error = error
+        self._done.set()
+
+
+class _Arrived(torch.autograd.Function):
+    """What has come is what was sent, as far as gradients know."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, result: torch.Tensor, way: Any) -> torch.Tensor:
+        ctx.way = way
+        return result.view_as(result)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
+        line, back, comm = ctx.way
+        return resharded(gradient, back, line, comm), None, None
+
+
+def started(x: torch.Tensor, line: str, back: str, comm: Comm, group: Any) -> Handle:
+    check_device(x, comm)
+    if x.is_cuda:  # where an exchange is enqueued, and nobody waits
+        return Handle(resharded(x, line, back, comm))
+    second = second_of(group)
+    handle = Handle()
+    handle._x, handle._way = x, (line, back, comm)
+    _queue_of(second).put(functools.partial(handle._run, functools.partial(resharded, x.detach(), line, back, second)))
+    return handle
+
+
+def _queue_of(comm: Comm) -> "queue.SimpleQueue[Any]":
+    found = _queues.get(comm)
+    if found is None:
+        found = _queues[comm] = queue.SimpleQueue()
+        weakref.finalize(comm, found.put, None)
+        # No thread that the end of the process waits for: the communicator is closed there, which ends its call.
+        threading.Thread(target=_work, args=(found,), name="heddle exchanges", daemon=True).start()
+    return found
+
+
+def _work(jobs: "queue.SimpleQueue[Any]") -> None:
+    while True:
+        job = jobs.get()
+        if job is None:
+            return
+        job()
+        del job  # and with it the communicator, while nothing is to do
