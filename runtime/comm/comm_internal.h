@@ -46,6 +46,8 @@ hd_device *hd_comm_device(const heddle_comm *comm);
 /* How bytes travel between the devices' memories; never AUTO. Without a device HOST. */
 heddle_wire hd_comm_wire(const heddle_comm *comm);
 const char *hd_comm_wire_name(const heddle_comm *comm);
+/* Every wire, in the order in which AUTO takes them. */
+#define HD_WIRES(X) X(PEER, peer) X(NCCL, nccl) X(HOST, host)
 /* Of the wire nccl: messages between the memories of the ranks' devices, in the order of a stream. Peers are numbers in
  * the communicator that the user opened. */
 typedef struct hd_comm_letters {

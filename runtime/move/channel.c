@@ -143,10 +143,22 @@ heddle_status hd_channel_take_outcome(hd_channel *c)
 
 /* --- refusals ----------------------------------------------------------------------------------------------------- */
 
+const char *hd_refusal_text(const hd_channel_options *options, int reason)
+{
+    switch (reason) {
+    case HD_REFUSED_CAPTURE:
+        return "its stream is being captured, and the wire host blocks";
+    case HD_REFUSED_NOT_EXECUTE:
+        return "its stream is being captured, and of this only execute can be";
+    default:
+        return reason > 0 && reason < options->nrefusals ? options->refusal[reason] : "for an unknown reason";
+    }
+}
+
 static heddle_status tell(const hd_channel *c, int rank, int reason)
 {
     return hd_fail(HEDDLE_ERR_ARG, "rank %d refuses the execution: %s", hd_comm_rank_name(c->comm, rank),
-                   reason > 0 && reason < c->options.nrefusals ? c->options.refusal[reason] : "for an unknown reason");
+                   hd_refusal_text(&c->options, reason));
 }
 
 heddle_status hd_channel_tell_refusal(const hd_channel *c)

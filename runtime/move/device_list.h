@@ -44,4 +44,9 @@ heddle_status hd_local_make(hd_local *out, const hd_copy *copy, heddle_comm *com
 /* On a device only enqueued. */
 heddle_status hd_local_run(const hd_local *local, void *dst, const void *src, heddle_stream stream);
 
+/* Enqueues a strided copy within the device's memory, or between it and the host's. One call of the device per outer
+ * step: made for few of them. */
+heddle_status hd_device_copy(const hd_device *device, const hd_copy *copy, void *dst, const void *src,
+                             heddle_stream stream);
+
 #endif

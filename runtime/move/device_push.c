@@ -1,4 +1,4 @@
-/* Executions by stores between devices: what is enqueued, and how its end is noticed. */
+/* The wire peer: what is enqueued, and how its end is noticed. */
 #include "runtime/move/device_push_inside.h"
 
 #include <stdio.h>
@@ -22,14 +22,14 @@ heddle_status hd_push_look(void *arg)
 {
     hd_push *p = arg;
     heddle_status st = hd_broken_say(&p->broken);
-    for (int i = 0; st == HEDDLE_OK && i < p->spec.nphases && p->report != NULL; i++) {
+    for (int i = 0; st == HEDDLE_OK && i < p->spec->nphases && p->report != NULL; i++) {
         uint64_t status = __atomic_load_n(&p->report[i].status, __ATOMIC_ACQUIRE);
         if (status == HD_DEVICE_LATE) {
             int missing = (int)__atomic_load_n(&p->report[i].peer, __ATOMIC_RELAXED); /* later launches say it again */
             return give_up(p,
                            hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: a %s on device %s is overdue, missing: rank %d; %s %s",
-                                   hd_comm_rank_name(p->comm, p->rank), p->spec.what, p->device->name,
-                                   hd_comm_rank_name(p->comm, missing), p->spec.what, p->spec.line));
+                                   hd_comm_rank_name(p->comm, p->rank), p->spec->options.what, p->device->name,
+                                   hd_comm_rank_name(p->comm, missing), p->spec->options.what, p->spec->options.line));
         }
         if (status != HD_DEVICE_CAME) {
             st = hd_comm_check(p->comm);
@@ -53,7 +53,7 @@ void hd_push_look_beside(void *arg)
 static int await_end(hd_push *p)
 {
     const int64_t deadline_ns = p->broken.status == HEDDLE_OK
-                                    ? hd_comm_deadline_ns(p->comm, p->spec.deadline_ms) + GRACE_NS
+                                    ? hd_comm_deadline_ns(p->comm, p->spec->options.deadline_ms) + GRACE_NS
                                     : hd_now_ns() + END_NS;
     return hd_enqueued_has_ended(&p->ended, deadline_ns);
 }
@@ -70,8 +70,9 @@ static heddle_status fail_with(hd_push *p, heddle_status st)
                    p->is_settled ? "" : "; launches did not come to their end, and may still write dst");
 }
 
-heddle_status hd_push_test(hd_push *p, int *done)
+static heddle_status test(hd_route *r, int *done)
 {
+    hd_push *p = r->own;
     heddle_status st = HEDDLE_OK;
     HD_TRY(hd_enqueued_test(done, &p->ended));
     st = hd_push_look(p);
@@ -87,16 +88,22 @@ static heddle_status look_around(void *arg)
     return st == HEDDLE_OK ? hd_comm_check(p->comm) : st;
 }
 
-heddle_status hd_push_wait(hd_push *p)
+heddle_status hd_push_await(hd_push *p)
 {
     int done = 0;
-    const int64_t deadline_ns = hd_comm_deadline_ns(p->comm, p->spec.deadline_ms) + GRACE_NS;
+    const int64_t deadline_ns = hd_comm_deadline_ns(p->comm, p->spec->options.deadline_ms) + GRACE_NS;
     heddle_status st = hd_enqueued_wait(&p->ended, deadline_ns, look_around, p);
-    return st == HEDDLE_OK ? hd_push_test(p, &done) : fail_with(p, st);
+    return st == HEDDLE_OK ? test(p->route, &done) : fail_with(p, st);
 }
 
-heddle_status hd_push_wait_on(hd_push *p, heddle_stream stream)
+static heddle_status wait(hd_route *r)
 {
+    return hd_push_await(r->own);
+}
+
+static heddle_status wait_on(hd_route *r, heddle_stream stream)
+{
+    hd_push *p = r->own;
     heddle_status st = hd_push_look(p);
     st = st == HEDDLE_OK ? hd_enqueued_order(&p->ended, stream) : st;
     return st == HEDDLE_OK ? st : fail_with(p, st);
@@ -123,7 +130,8 @@ out:
     return st == HEDDLE_OK ? st : fail_with(p, st);
 }
 
-heddle_status hd_push_start(hd_push *p, const void *src, void *dst, heddle_stream stream)
+/* On a stream of the plan's own, behind what `stream` has so far and behind the last execution. */
+static heddle_status go_beside(hd_push *p, const void *src, void *dst, heddle_stream stream)
 {
     heddle_status st = begin(p, p->stream);
     if (st != HEDDLE_OK) {
@@ -140,12 +148,13 @@ out:
 /* A default stream that other ranks have, too, cannot wait for them: the host does. */
 static heddle_status execute_waiting(hd_push *p, const void *src, void *dst)
 {
-    heddle_status st = hd_push_start(p, src, dst, HEDDLE_NO_STREAM);
-    return st == HEDDLE_OK ? hd_push_wait(p) : st;
+    heddle_status st = go_beside(p, src, dst, HEDDLE_NO_STREAM);
+    return st == HEDDLE_OK ? hd_push_await(p) : st;
 }
 
-heddle_status hd_push_execute(hd_push *p, const void *src, void *dst, heddle_stream stream)
+static heddle_status run(hd_route *r, const void *src, void *dst, heddle_stream stream)
 {
+    hd_push *p = r->own;
     heddle_status st = HEDDLE_OK;
     int captures = 0;
     if (stream == HEDDLE_NO_STREAM && hd_comm_sharers(p->comm).in_process > 1) {
@@ -156,7 +165,7 @@ heddle_status hd_push_execute(hd_push *p, const void *src, void *dst, heddle_str
         return fail_with(p, hd_fail(HEDDLE_ERR_ARG,
                                     "rank %d: its stream is being captured, and HEDDLE_DEVICE_SYNC=events orders "
                                     "executions on the host; %s %s",
-                                    hd_comm_rank_name(p->comm, p->rank), p->spec.what, p->spec.line));
+                                    hd_comm_rank_name(p->comm, p->rank), p->spec->options.what, p->spec->options.line));
     }
     if (captures) { /* events from outside would be an order that the graph cannot have */
         p->ended.is_captured = 1;
@@ -173,6 +182,19 @@ out:
     return st == HEDDLE_OK ? st : fail_with(p, st);
 }
 
+/* A rank that cannot take part would be waited for: it gives up. */
+static heddle_status refuse(hd_route *r, int reason, heddle_status st)
+{
+    return hd_comm_abort_with(r->comm, st == HEDDLE_OK ? hd_route_say_refusal(r, reason) : st);
+}
+
+static heddle_status start(hd_route *r, const void *src, void *dst, heddle_stream stream)
+{
+    int captures = 0;
+    heddle_status st = hd_route_look_at(&captures, r, stream);
+    return st != HEDDLE_OK || captures ? refuse(r, HD_REFUSED_NOT_EXECUTE, st) : go_beside(r->own, src, dst, stream);
+}
+
 /* --- what the device has reported --------------------------------------------------------------------------------- */
 
 /* A later launch may be writing. */
@@ -181,24 +203,53 @@ static int64_t read_now(const uint64_t *value)
     return (int64_t)__atomic_load_n(value, __ATOMIC_RELAXED);
 }
 
-void hd_push_get_report(hd_push_report *out, int64_t *bytes_to, const hd_push *p)
+static const int64_t *sent(const hd_route *r)
 {
-    const hd_device_report *last = &p->report[p->spec.nphases - 1];
-    out->executions = (int64_t)__atomic_load_n(&last->epoch, __ATOMIC_ACQUIRE);
-    out->device_ns = read_now(&last->end_ns) - read_now(&p->report[0].begin_ns);
-    out->lands = 0;
-    for (int i = 0; i < p->spec.nphases; i++) {
-        out->lands |= p->step[i].lands;
-    }
-    out->is_by_events = p->news != NULL;
-    out->is_captured = p->ended.is_captured;
-    out->memory_bytes = p->memory_bytes + p->lists_bytes;
-    for (int r = 0; r < p->nranks; r++) {
-        bytes_to[r] = 0;
-        for (int i = 0; i < p->spec.nphases && r != p->rank; i++) {
-            bytes_to[r] += read_now(&p->report[i].bytes_to[r]);
+    const hd_push *p = r->own;
+    for (int k = 0; k < p->nranks; k++) {
+        r->sent[k] = 0;
+        for (int i = 0; i < p->spec->nphases && k != p->rank; i++) {
+            r->sent[k] += read_now(&p->report[i].bytes_to[k]);
         }
     }
+    return r->sent;
+}
+
+static void inform(hd_route_info *out, const hd_route *r)
+{
+    const hd_push *p = r->own;
+    const hd_device_report *last = &p->report[p->spec->nphases - 1];
+    int lands = 0;
+    out->executions = (int64_t)__atomic_load_n(&last->epoch, __ATOMIC_ACQUIRE);  /* finished */
+    out->device_ns = read_now(&last->end_ns) - read_now(&p->report[0].begin_ns); /* of the last one */
+    out->workspace_bytes = p->memory_bytes + p->lists_bytes + r->before.list.bytes + r->after.list.bytes;
+    out->is_capturable = p->news == NULL;
+    out->is_captured = p->ended.is_captured;
+    for (int i = 0; i < p->spec->nphases; i++) {
+        lands |= p->step[i].lands;
+        for (int k = 0; k < p->nranks; k++) {
+            out->bytes_near += k == p->rank ? 0 : p->step[i].sent_bytes[k];
+        }
+    }
+    if (p->news != NULL) {
+        out->why = "wire peer, whose streams wait for events of the others' and whose kernels wait for nobody "
+                   "(HEDDLE_DEVICE_SYNC=events): every call waits until all ranks have come to it";
+    } else if (lands) {
+        out->why = "wire peer between processes, which had not mapped this dst when a plan was last made "
+                   "(heddle_buffer_alloc or heddle_cuda_malloc before heddle_reshard_create, heddle_comm_lend_peers): "
+                   "they store into the plan's memory, and a copy takes it to dst";
+    }
+}
+
+static void explain(hd_route_words *out, const hd_route *r)
+{
+    snprintf(out->path, sizeof out->path, "device push");
+    snprintf(out->kernel, sizeof out->kernel, "push");
+    snprintf(out->why, sizeof out->why,
+             "one launch per rank and phase stores every part of arrays of %s at its place in the peers' memory (wire "
+             "peer), in %d phase%s%s",
+             r->device->name, r->spec.nphases, r->spec.nphases == 1 ? "" : "s",
+             hd_route_adds(r) ? "; partial sums go into slots of the receiver, which adds them in rank order" : "");
 }
 
 /* --- ending ------------------------------------------------------------------------------------------------------- */
@@ -212,7 +263,7 @@ static void free_list(hd_push_list *list)
 static int has_failed(const hd_push *p)
 {
     int failed = p->broken.status != HEDDLE_OK || atomic_load(p->view.alarm) != 0;
-    for (int i = 0; i < p->spec.nphases && p->report != NULL; i++) {
+    for (int i = 0; i < p->spec->nphases && p->report != NULL; i++) {
         failed |= __atomic_load_n(&p->report[i].status, __ATOMIC_ACQUIRE) != HD_DEVICE_CAME;
     }
     return failed;
@@ -239,8 +290,9 @@ static void free_memory(hd_push *p)
     }
 }
 
-void hd_push_destroy(hd_push *p)
+static void destroy(hd_route *r)
 {
+    hd_push *p = r->own;
     if (p == NULL) {
         return;
     }
@@ -260,3 +312,19 @@ void hd_push_destroy(hd_push *p)
     hd_comm_outlook_remove(p->comm, &p->outlook);
     hd_free(p);
 }
+
+const hd_carrier hd_carrier_peer = {
+    .name = "peer",
+    .counts_late = 1,
+    .make = hd_push_make,
+    .run = run,
+    .start = start,
+    .test = test,
+    .wait = wait,
+    .wait_on = wait_on,
+    .refuse = refuse,
+    .sent = sent,
+    .inform = inform,
+    .explain = explain,
+    .destroy = destroy,
+};

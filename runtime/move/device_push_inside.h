@@ -1,10 +1,16 @@
-/* Inside of what moves by stores between devices: made in device_push_make.c, enqueued in device_push_launch.c, run in
- * device_push.c. */
+/* Inside of the wire peer, stores from device to device: phases of a route as launches of the kernels in
+ * kernels/table_device.h, which move every part to its final place and meet there. What is enqueued needs the host no
+ * more: it may be captured into a graph and replayed. Made in device_push_make.c, enqueued in device_push_launch.c, run
+ * in device_push.c.
+ *
+ * The address of what a phase writes goes with the flag READY, so every execution may bring another one. Partial sums
+ * are stored into slots of the receiver's and added there in rank order.
+ */
 #ifndef HD_MOVE_DEVICE_PUSH_INSIDE_H
 #define HD_MOVE_DEVICE_PUSH_INSIDE_H
 
 #include "runtime/device/enqueued.h"
-#include "runtime/move/device_push.h"
+#include "runtime/move/carrier.h"
 #include "runtime/move/device_sum.h"
 
 /* Boxes of one launch, in host memory and in the device's. */
@@ -15,10 +21,8 @@ typedef struct hd_push_list {
 } hd_push_list;
 
 typedef struct hd_push_step {
-    hd_push_place src, dst;
     hd_push_list clear, push, unpack; /* unpack: sums to where they belong */
     hd_push_list land;                /* from where peers have stored to where it belongs */
-    int adds;
     int64_t slots_at;    /* in the plan's memory: for terms, else for a destination that peers have not mapped */
     const void *told;    /* the destination that meet.place was made for */
     int lands;           /* peers store to the slots instead */
@@ -27,11 +31,12 @@ typedef struct hd_push_step {
     int64_t sent_bytes[HD_DEVICE_MAX_PEERS]; /* by an execution; own entry too */
 } hd_push_step;
 
-struct hd_push {
+typedef struct hd_push {
     heddle_comm *comm;
+    hd_route *route;
     hd_device *device;
     const hd_device_kernels *kernels;
-    hd_push_spec spec; /* its phases' parts are borrowed, and only read while it is made */
+    const hd_route_spec *spec; /* the route's */
     int rank, nranks;
     int most_blocks; /* of a launch */
     hd_push_step step[HD_MAX_LEGS];
@@ -49,7 +54,10 @@ struct hd_push {
     void *ready, *moved;       /* such events of this rank */
     hd_outlook outlook;
     hd_broken broken;
-};
+} hd_push;
+
+/* device_push_make.c. Collective. */
+heddle_status hd_push_make(hd_route *route, heddle_status mine);
 
 /* device_push_events.c: for streams that wait instead of kernels, where HEDDLE_DEVICE_SYNC asks for that. */
 heddle_status hd_push_take_order(hd_push *push);
@@ -59,6 +67,7 @@ heddle_status hd_push_meet_by_events(hd_push *push, const hd_push_step *step, hd
                                      heddle_stream stream);
 
 heddle_status hd_push_enqueue(hd_push *push, const void *src, void *dst, heddle_stream stream);
+heddle_status hd_push_await(hd_push *push);
 heddle_status hd_push_look(void *push); /* has anything gone wrong on the device? */
 void hd_push_look_beside(void *push);   /* on the communicator's thread beside the rank's: is it over? */
 

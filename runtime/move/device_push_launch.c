@@ -50,7 +50,7 @@ static heddle_status meet(hd_push *p, hd_push_step *step, const void *src, void 
         return hd_push_meet_by_events(p, step, &move, stream);
     }
     if (step->told != at || step->lands) {
-        const int64_t bytes = step->land.list != NULL ? p->spec.dst_bytes : 0; /* else it is memory of the plan */
+        const int64_t bytes = step->land.list != NULL ? p->spec->dst_bytes : 0; /* else it is memory of the plan */
         step->lands = !tell(p, step, at, bytes);
         if (step->lands && (step->land.list == NULL || !tell(p, step, p->memory + step->slots_at, bytes))) {
             return hd_fail(HEDDLE_ERR_INTERNAL, "rank %d has memory that peers have not mapped",
@@ -63,26 +63,20 @@ static heddle_status meet(hd_push *p, hd_push_step *step, const void *src, void 
     return st == HEDDLE_OK && step->lands ? copy(p, &step->land, p->memory + step->slots_at, at, stream) : st;
 }
 
-static void *place(const hd_push *p, const hd_push_place *at, const void *src, void *dst)
-{
-    return at->array == HD_PUSH_SRC   ? (void *)(uintptr_t)src
-           : at->array == HD_PUSH_DST ? dst
-                                      : p->memory + at->offset_bytes;
-}
-
 static heddle_status enqueue_all(hd_push *p, const void *src, void *dst, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_local_run(p->spec.before, p->memory + p->spec.before_at, src, stream));
-    for (int i = 0; i < p->spec.nphases; i++) {
+    HD_TRY(hd_route_before(p->route, src, stream));
+    for (int i = 0; i < p->spec->nphases; i++) {
         hd_push_step *step = &p->step[i];
-        void *from = place(p, &step->src, src, dst), *to = place(p, &step->dst, src, dst);
+        const hd_route_phase *phase = &p->spec->phase[i];
+        void *from = hd_route_at(p->route, &phase->src, src, dst), *to = hd_route_at(p->route, &phase->dst, src, dst);
         HD_TRY(clear(p, &step->clear, to, stream));
-        HD_TRY(meet(p, step, from, step->adds ? p->memory + step->slots_at : to, stream));
-        HD_TRY(hd_device_sums_run(&step->sums, p->device, p->memory, to, p->spec.dtype, stream));
+        HD_TRY(meet(p, step, from, phase->transfer.adds ? p->memory + step->slots_at : to, stream));
+        HD_TRY(hd_device_sums_run(&step->sums, p->device, p->memory, to, p->spec->dtype, stream));
         HD_TRY(copy(p, &step->unpack, p->memory, to, stream));
     }
-    st = hd_local_run(p->spec.after, dst, p->memory + p->spec.after_at, stream);
+    st = hd_route_after(p->route, dst, stream);
 out:
     return st;
 }

@@ -41,8 +41,9 @@ static heddle_status check_blocks(const hd_push *p, const hd_push_list *list)
                : hd_fail(HEDDLE_ERR_UNSUPPORTED,
                          "rank %d: a %s needs %d blocks that run at the same time, but %d ranks share device %s, where "
                          "each has %d; %s %s",
-                         hd_comm_rank_name(p->comm, p->rank), p->spec.what, blocks, hd_comm_sharers(p->comm).all,
-                         p->device->name, p->most_blocks, p->spec.what, p->spec.line);
+                         hd_comm_rank_name(p->comm, p->rank), p->spec->options.what, blocks,
+                         hd_comm_sharers(p->comm).all, p->device->name, p->most_blocks, p->spec->options.what,
+                         p->spec->options.line);
 }
 
 static heddle_status make_clear(hd_push_list *out, hd_push *p, const hd_copy *copy)
@@ -76,7 +77,7 @@ static heddle_status make_sums(hd_push_step *step, hd_push *p, const hd_parts *r
         part_at[i] = hd_device_reserve(&p->memory_bytes, hd_copy_bytes(&recv->part[i].copy));
         slot_of[recv->part[i].peer] = part_at[i] - step->slots_at;
     }
-    HD_TRY(hd_device_sums_make(&step->sums, recv, part_at, p->spec.elem_bytes, &p->memory_bytes));
+    HD_TRY(hd_device_sums_make(&step->sums, recv, part_at, p->spec->elem_bytes, &p->memory_bytes));
     if (step->sums.nunpacks > 0) {
         st = make_list(&step->unpack, p, step->sums.unpack, step->sums.nunpacks);
     }
@@ -105,7 +106,7 @@ static heddle_status make_landing(hd_push_step *step, hd_push *p, const hd_parts
         }
     }
     if (nboxes > 0) {
-        step->slots_at = hd_device_reserve(&p->memory_bytes, p->spec.dst_bytes);
+        step->slots_at = hd_device_reserve(&p->memory_bytes, p->spec->dst_bytes);
         st = make_list(&step->land, p, box, nboxes);
     }
 out:
@@ -126,7 +127,7 @@ typedef struct told {
 static heddle_status make_pushes(hd_push_step *step, hd_push *p, int phase, const told *all)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_parts *send = p->spec.phase[phase].send;
+    const hd_parts *send = &p->spec->phase[phase].transfer.send;
     hd_device_box *box = NULL;
     int nboxes = 0;
     HD_TRY(hd_alloc((void **)&box, (size_t)send->count, sizeof *box, "boxes of a device"));
@@ -156,7 +157,8 @@ static heddle_status make_meet(hd_push_step *step, hd_push *p, int phase, const 
                              .npeers = p->nranks,
                              .needs_ready = 1, /* what is written may still be read by what the stream has before */
                              .announces = 1,
-                             .deadline_ns = (uint64_t)(hd_comm_deadline_ns(p->comm, p->spec.deadline_ms) - hd_now_ns()),
+                             .deadline_ns =
+                                 (uint64_t)(hd_comm_deadline_ns(p->comm, p->spec->options.deadline_ms) - hd_now_ns()),
                              .abort_word = hd_comm_abort_word(p->comm),
                              .report = &p->report[phase]};
     for (int r = 0; r < p->nranks; r++) {
@@ -167,7 +169,7 @@ static heddle_status make_meet(hd_push_step *step, hd_push *p, int phase, const 
         meet->peer_state[r] = states + phase;
     }
     meet->state = meet->peer_state[p->rank];
-    const hd_parts *recv = p->spec.phase[phase].recv;
+    const hd_parts *recv = &p->spec->phase[phase].transfer.recv;
     for (int i = 0; i < recv->count; i++) {
         meet->heard |= recv->part[i].peer == p->rank ? 0 : (uint64_t)1 << recv->part[i].peer;
     }
@@ -192,22 +194,20 @@ static heddle_status make_own(hd_push *p, told *mine)
     HD_TRY(library->event_create(&p->begun, p->device->number));
     HD_TRY(hd_enqueued_open(&p->ended, p->device));
     hd_comm_outlook_add(p->comm, &p->outlook);
-    hd_device_reserve(&p->memory_bytes, p->spec.work_bytes);
-    for (int i = 0; i < p->spec.nphases; i++) {
-        const hd_push_phase *phase = &p->spec.phase[i];
+    hd_device_reserve(&p->memory_bytes, p->spec->work_bytes);
+    for (int i = 0; i < p->spec->nphases; i++) {
+        const hd_transfer_spec *phase = &p->spec->phase[i].transfer;
         hd_push_step *step = &p->step[i];
-        step->src = phase->src;
-        step->dst = phase->dst;
-        step->adds = phase->adds;
         HD_TRY(make_clear(&step->clear, p, phase->clear));
         if (phase->adds) {
-            HD_TRY(make_sums(step, p, phase->recv, mine->slot_of[i]));
-        } else if (phase->dst.array == HD_PUSH_DST && !hd_comm_shares_address_space(p->comm)) {
-            HD_TRY(make_landing(step, p, phase->recv));
+            HD_TRY(make_sums(step, p, &phase->recv, mine->slot_of[i]));
+        } else if (p->spec->phase[i].dst.in == HD_IN_DST && !hd_comm_shares_address_space(p->comm)) {
+            HD_TRY(make_landing(step, p, &phase->recv));
         }
     }
     p->states_at = hd_device_reserve(&p->memory_bytes, HD_MAX_LEGS * (int64_t)sizeof(hd_device_state));
     HD_TRY(hd_device_alloc(p->device, (void **)&p->memory, (size_t)p->memory_bytes, HD_DEVICE_FOR_PEERS));
+    p->route->work = p->memory;
 out:
     return st;
 }
@@ -224,10 +224,10 @@ static heddle_status upload(hd_push *p)
 {
     heddle_status st = HEDDLE_OK;
     const heddle_device *library = p->device->library;
-    const int64_t states_bytes = p->spec.nphases * (int64_t)sizeof(hd_device_state);
+    const int64_t states_bytes = p->spec->nphases * (int64_t)sizeof(hd_device_state);
     char *image = NULL;
     HD_TRY(hd_alloc((void **)&image, 1, (size_t)(p->lists_bytes + states_bytes), "boxes of a device"));
-    for (int i = 0; i < p->spec.nphases; i++) {
+    for (int i = 0; i < p->spec->nphases; i++) {
         put(image, &p->step[i].clear);
         put(image, &p->step[i].push);
         put(image, &p->step[i].unpack);
@@ -237,7 +237,7 @@ static heddle_status upload(hd_push *p)
     HD_TRY(library->copy(p->memory + p->states_at, 0, image + p->lists_bytes, 0, states_bytes, 1, p->device->number,
                          p->stream));
     HD_TRY(hd_enqueued_end(&p->ended, p->stream, HEDDLE_OK));
-    st = hd_push_wait(p);
+    st = hd_push_await(p);
 out:
     hd_free(image);
     return st;
@@ -247,7 +247,7 @@ out:
 static heddle_status make_rest(hd_push *p, const told *all)
 {
     heddle_status st = HEDDLE_OK;
-    for (int i = 0; i < p->spec.nphases; i++) {
+    for (int i = 0; i < p->spec->nphases; i++) {
         HD_TRY(make_pushes(&p->step[i], p, i, all));
         HD_TRY(make_meet(&p->step[i], p, i, all));
     }
@@ -257,45 +257,44 @@ out:
     return st;
 }
 
-static heddle_status alloc_push(hd_push **out, heddle_comm *comm, const hd_push_spec *spec)
+static heddle_status alloc_push(hd_push **out, hd_route *r)
 {
     heddle_status st = hd_alloc((void **)out, 1, sizeof **out, "a plan of a device");
     if (st == HEDDLE_OK) {
         hd_push *p = *out;
-        p->comm = comm;
-        p->device = hd_comm_device(comm);
+        r->own = p;
+        p->comm = r->comm;
+        p->route = r;
+        p->device = r->device;
         p->kernels = p->device->library->kernels;
-        p->spec = *spec;
-        p->rank = heddle_comm_rank(comm);
-        p->nranks = heddle_comm_size(comm);
-        hd_comm_get_view(&p->view, comm);
+        p->spec = &r->spec;
+        p->rank = r->rank;
+        p->nranks = r->nranks;
+        hd_comm_get_view(&p->view, p->comm);
         p->ended.count = p->view.on_device;
         p->ended.may_ask_again = 1; /* at once, as what could not be recorded has failed */
-        p->ended.names = (hd_enqueued_names){hd_comm_rank_name(comm, p->rank), "end", spec->what, spec->line};
+        p->ended.names = hd_route_names(r, "end");
         p->outlook = (hd_outlook){.ask = hd_push_look, .ask_beside = hd_push_look_beside, .arg = p};
     }
     return st;
 }
 
-heddle_status hd_push_create(hd_push **out, heddle_comm *comm, const hd_push_spec *spec, heddle_status mine)
+heddle_status hd_push_make(hd_route *r, heddle_status mine)
 {
     heddle_status st = mine;
     hd_push *p = NULL;
     told *all = NULL, own;
     memset(&own, 0, sizeof own);
-    st = st == HEDDLE_OK ? hd_alloc((void **)&all, (size_t)heddle_comm_size(comm), sizeof *all, "slots of all ranks")
-                         : st;
-    st = st == HEDDLE_OK ? alloc_push(&p, comm, spec) : st;
+    st = st == HEDDLE_OK ? hd_alloc((void **)&all, (size_t)r->nranks, sizeof *all, "slots of all ranks") : st;
+    st = st == HEDDLE_OK ? hd_route_make_locals(r) : st;
+    st = st == HEDDLE_OK ? alloc_push(&p, r) : st;
     st = st == HEDDLE_OK ? make_own(p, &own) : st;
-    HD_TRY(hd_comm_agree(comm, st));
-    HD_TRY(hd_comm_map_devices(comm));
+    HD_TRY(hd_comm_agree(r->comm, st));
+    HD_TRY(hd_comm_map_devices(r->comm));
     own.states = (uint64_t)(uintptr_t)(p->memory + p->states_at);
-    HD_TRY(hd_comm_allgather_or_abort(comm, &own, all, sizeof own));
-    HD_TRY(hd_comm_agree(comm, make_rest(p, all))); /* all states are zeros behind that */
-    *out = p;
-    p = NULL;
+    HD_TRY(hd_comm_allgather_or_abort(r->comm, &own, all, sizeof own));
+    st = hd_comm_agree(r->comm, make_rest(p, all)); /* all states are zeros behind that */
 out:
     hd_free(all);
-    hd_push_destroy(p);
     return st;
 }

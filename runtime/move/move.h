@@ -29,6 +29,10 @@ typedef struct hd_channel_options {
     int nrefusals;
 } hd_channel_options;
 
+/* Reasons that every carrier of arrays may have (carrier.h): the stream is being captured. */
+enum { HD_REFUSED_CAPTURE = 254, HD_REFUSED_NOT_EXECUTE };
+const char *hd_refusal_text(const hd_channel_options *options, int reason);
+
 heddle_status hd_channel_create(hd_channel **out, heddle_comm *comm, const hd_channel_options *options);
 /* Not collective; transfers first. NULL is legal. */
 void hd_channel_destroy(hd_channel *channel);

@@ -1,7 +1,6 @@
 /* Making a plan. Every step that can fail on one rank is followed by an agreement, so that no rank is left waiting. */
 #include "runtime/reshard/plan.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static heddle_status alloc_plan(heddle_reshard **out, heddle_comm *comm, const hd_request *request)
@@ -17,19 +16,11 @@ static heddle_status alloc_plan(heddle_reshard **out, heddle_comm *comm, const h
     plan->rank = heddle_comm_rank(comm);
     plan->nranks = (int)n;
     plan->request = *request;
-    plan->wire = hd_wire_of(comm, request->options.space);
-    plan->work.src_offset = plan->work.dst_offset = -1;
     plan->elem_bytes = heddle_dtype_bytes(request->line.shape.dtype);
     HD_TRY(hd_alloc((void **)&plan->facts, n, sizeof *plan->facts, "facts of all ranks"));
     HD_TRY(hd_alloc((void **)&plan->bytes_to, n, sizeof *plan->bytes_to, "a reshard"));
     HD_TRY(hd_alloc((void **)&plan->bytes_from, n, sizeof *plan->bytes_from, "a reshard"));
-    HD_TRY(heddle_reshard_format(plan->line_text, sizeof plan->line_text, &request->line));
-    hd_channel_options options = {.deadline_ms = request->options.deadline_ms,
-                                  .what = "reshard",
-                                  .line = plan->line_text,
-                                  .refusal = hd_refusals,
-                                  .nrefusals = HD_REFUSED_COUNT};
-    HD_TRY(hd_channel_create(&plan->channel, comm, &options));
+    st = heddle_reshard_format(plan->line_text, sizeof plan->line_text, &request->line);
 out:
     if (st != HEDDLE_OK) {
         heddle_reshard_destroy(plan);
@@ -39,13 +30,31 @@ out:
     return st;
 }
 
-/* --- memory between phases ---------------------------------------------------------------------------------------- */
+/* --- the caller's arrays, and memory between phases -------------------------------------------------------------- */
 
-static int64_t reserve(hd_workspace *work, int64_t bytes)
+static int64_t reserve(hd_route_spec *spec, int64_t bytes)
 {
-    int64_t offset = work->bytes;
-    work->bytes = (offset + bytes + 4095) / 4096 * 4096;
+    int64_t offset = spec->work_bytes;
+    spec->work_bytes = (offset + bytes + 4095) / 4096 * 4096;
     return offset;
+}
+
+static heddle_status callers_array(hd_array *out, const heddle_reshard *plan, int is_dst)
+{
+    const heddle_reshard_line *line = &plan->request.line;
+    memcpy(out->stride_elems, is_dst ? plan->request.dst_stride_elems : plan->request.src_stride_elems,
+           sizeof out->stride_elems);
+    return heddle_layout_box(&out->box, &line->shape, &line->mesh, is_dst ? &line->to : &line->from, plan->rank);
+}
+
+/* To an array of the same form: only elements are copied, and what lies between them is left alone. */
+static void describe_whole(hd_copy *out, const heddle_reshard *plan, const hd_array *array)
+{
+    hd_piece whole = {plan->rank, array->box};
+    for (int d = 0; d < whole.box.ndim; d++) { /* what is read again and again is copied once */
+        whole.box.len[d] = array->stride_elems[d] == 0 && whole.box.len[d] > 1 ? 1 : whole.box.len[d];
+    }
+    hd_piece_copy(out, &whole, array, array, plan->elem_bytes);
 }
 
 /* Flat phases see dense arrays; where the caller's are not, copies of them are kept. */
@@ -61,48 +70,45 @@ static int is_dense(const int64_t *stride, const heddle_box *box, const heddle_o
     return 1;
 }
 
-static heddle_status plan_dense_copy(hd_local *out, int64_t *offset, heddle_reshard *plan, int is_dst)
+/* *spot: where phases find the array. */
+static void plan_dense(hd_dense *out, hd_spot *spot, hd_route_spec *spec, const heddle_reshard *plan,
+                       const hd_array *caller, int is_dst)
 {
-    const heddle_reshard_line *line = &plan->request.line;
-    const heddle_order *order = is_dst ? &line->to_order : &line->from_order;
-    hd_array caller, dense;
-    hd_copy copy;
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(heddle_layout_box(&caller.box, &line->shape, &line->mesh, is_dst ? &line->to : &line->from, plan->rank));
-    memcpy(caller.stride_elems, is_dst ? plan->request.dst_stride_elems : plan->request.src_stride_elems,
-           sizeof caller.stride_elems);
-    if (is_dense(caller.stride_elems, &caller.box, order)) {
-        return HEDDLE_OK;
+    const heddle_order *order = is_dst ? &plan->request.line.to_order : &plan->request.line.from_order;
+    if (is_dense(caller->stride_elems, &caller->box, order)) {
+        return;
     }
-    dense.box = caller.box;
+    hd_array dense = {.box = caller->box};
     heddle_box_strides(dense.stride_elems, &dense.box, order->ndim > 0 ? order : NULL);
-    *offset = reserve(&plan->work, heddle_box_elems(&dense.box) * (int64_t)plan->elem_bytes);
-    hd_piece piece = {plan->rank, caller.box};
-    hd_piece_copy(&copy, &piece, is_dst ? &dense : &caller, is_dst ? &caller : &dense, plan->elem_bytes);
-    hd_copy_walk(&copy, is_dst ? HD_SIDE_DST : HD_SIDE_SRC);
-    st = hd_local_make(out, &copy, plan->comm, hd_plan_space(plan) == HEDDLE_SPACE_DEVICE ? *plan->device : NULL,
-                       plan->request.options.deadline_ms);
-out:
-    return st;
+    out->at = reserve(spec, heddle_box_elems(&dense.box) * (int64_t)plan->elem_bytes);
+    hd_piece piece = {plan->rank, caller->box};
+    hd_piece_copy(&out->copy, &piece, is_dst ? &dense : caller, is_dst ? caller : &dense, plan->elem_bytes);
+    hd_copy_walk(&out->copy, is_dst ? HD_SIDE_DST : HD_SIDE_SRC);
+    *spot = (hd_spot){HD_IN_WORK, out->at};
 }
 
-static heddle_status make_work(heddle_reshard *plan, const hd_phase_parts *parts)
+/* Behind the phases' parts. */
+static heddle_status place_phases(hd_route_spec *spec, const heddle_reshard *plan)
 {
     heddle_status st = HEDDLE_OK;
     const hd_problem *problem = &plan->problem;
-    hd_workspace *work = &plan->work;
-    for (int p = 0; p < problem->nphases - 1; p++) {
-        hd_place place = problem->phase[p].dst;
-        work->offset[place == HD_PLACE_WORK1] = reserve(work, (int64_t)parts[p].spec.dst_bytes);
+    const int last = problem->nphases - 1;
+    hd_array src, dst;
+    HD_TRY(callers_array(&src, plan, 0));
+    HD_TRY(callers_array(&dst, plan, 1));
+    describe_whole(&spec->whole_src, plan, &src);
+    describe_whole(&spec->whole_dst, plan, &dst);
+    spec->phase[0].src = (hd_spot){.in = HD_IN_SRC};
+    spec->phase[last].dst = (hd_spot){.in = HD_IN_DST};
+    for (int p = 0; p < last; p++) {
+        const int64_t bytes = (int64_t)spec->phase[p].transfer.dst_bytes;
+        spec->phase[p].dst = spec->phase[p + 1].src = (hd_spot){HD_IN_WORK, reserve(spec, bytes)};
     }
     if (problem->phase[0].kind != HD_PHASE_BOXES) {
-        HD_TRY(plan_dense_copy(&work->before, &work->src_offset, plan, 0));
+        plan_dense(&spec->before, &spec->phase[0].src, spec, plan, &src, 0);
     }
-    if (problem->phase[problem->nphases - 1].kind != HD_PHASE_BOXES) {
-        HD_TRY(plan_dense_copy(&work->after, &work->dst_offset, plan, 1));
-    }
-    if (work->bytes > 0 && (plan->wire == NULL || !plan->wire->owns_work)) {
-        HD_TRY(heddle_buffer_alloc((void **)&work->memory, plan->comm, (size_t)work->bytes, hd_plan_space(plan)));
+    if (problem->phase[last].kind != HD_PHASE_BOXES) {
+        plan_dense(&spec->after, &spec->phase[last].dst, spec, plan, &dst, 1);
     }
 out:
     return st;
@@ -110,44 +116,63 @@ out:
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
-static heddle_status make_phases(heddle_reshard *plan, hd_phase_parts *parts)
+static heddle_status make_phases(hd_route_spec *spec, hd_copy *clear, heddle_reshard *plan)
 {
     heddle_status st = HEDDLE_OK;
     const heddle_reshard_options *o = &plan->request.options;
     HD_TRY(hd_comm_need_space(plan->comm, o->space, o->device, "a reshard"));
-    HD_TRY(plan->wire != NULL && plan->wire->prepare != NULL ? plan->wire->prepare(plan) : HEDDLE_OK);
     HD_TRY(hd_problem_make(&plan->problem, &plan->request.line));
-    plan->nphases = plan->problem.nphases;
+    spec->nphases = plan->nphases = plan->problem.nphases;
     for (int p = 0; p < plan->nphases; p++) {
-        HD_TRY(hd_parts_make(&parts[p], plan, p));
+        HD_TRY(hd_parts_make(&spec->phase[p].transfer, &clear[p], plan, p));
     }
     for (int r = 0; r < plan->nranks; r++) {
         plan->plan_bytes += plan->bytes_to[r];
     }
-    HD_TRY(make_work(plan, parts));
+    st = place_phases(spec, plan);
 out:
     return st;
 }
 
-heddle_status hd_plan_make_transfers(heddle_reshard *plan, const hd_phase_parts *parts, heddle_status mine)
+static void explain(heddle_reshard *plan)
 {
-    hd_transfer_spec spec[HD_MAX_LEGS];
-    for (int p = 0; p < HD_MAX_LEGS; p++) {
-        spec[p] = parts[p].spec;
+    hd_route_words words;
+    hd_route_explain(&words, plan->route);
+    if (plan->bare != NULL) {
+        hd_plan_explain(plan, words.why);
+        return;
     }
-    heddle_status st = hd_transfers_create(plan->transfer, plan->channel, spec, plan->problem.nphases, mine);
-    return st == HEDDLE_OK ? hd_plan_tune(plan) : st;
+    hd_copy_text(plan->path, sizeof plan->path, words.path);
+    hd_copy_text(plan->kernel_name, sizeof plan->kernel_name, words.kernel);
+    hd_copy_text(plan->why, sizeof plan->why, words.why);
 }
 
 /* Collective. */
 static heddle_status make(heddle_reshard *plan)
 {
-    hd_phase_parts parts[HD_MAX_LEGS];
-    memset(parts, 0, sizeof parts);
-    heddle_status mine = make_phases(plan, parts);
-    heddle_status st = (plan->wire != NULL ? plan->wire->create : hd_plan_make_transfers)(plan, parts, mine);
+    heddle_status st = HEDDLE_OK;
+    const hd_request *request = &plan->request;
+    hd_copy clear[HD_MAX_LEGS];
+    hd_route_spec spec;
+    memset(&spec, 0, sizeof spec);
+    spec.options = (hd_channel_options){.deadline_ms = request->options.deadline_ms,
+                                        .what = "reshard",
+                                        .line = plan->line_text,
+                                        .refusal = hd_refusals,
+                                        .nrefusals = HD_REFUSED_COUNT};
+    spec.space = request->options.space;
+    spec.src_bytes = request->src_bytes;
+    spec.dst_bytes = request->dst_bytes;
+    spec.any_memory = request->options.memory == HEDDLE_MEMORY_ANY;
+    spec.dtype = request->line.shape.dtype;
+    spec.elem_bytes = (int64_t)plan->elem_bytes;
+    HD_TRY(hd_route_create(&plan->route, plan->comm, &spec, make_phases(&spec, clear, plan)));
+    plan->bare = hd_route_bare(plan->route);
+    HD_TRY(plan->bare != NULL ? hd_plan_tune(plan) : HEDDLE_OK);
+    explain(plan);
+out:
     for (int p = 0; p < HD_MAX_LEGS; p++) {
-        hd_parts_free(&parts[p]);
+        hd_parts_free(&spec.phase[p].transfer);
     }
     return st;
 }
@@ -162,11 +187,6 @@ static heddle_status create_plan(heddle_reshard **out, heddle_comm *comm, const 
     }
     HD_TRY(hd_facts_agree(plan != NULL ? plan->facts : NULL, comm, request, own));
     HD_TRY(make(plan));
-    if (plan->wire != NULL) {
-        plan->wire->explain(plan);
-    } else {
-        hd_plan_explain(plan, "");
-    }
     *out = plan;
     plan = NULL;
 out:
@@ -237,30 +257,11 @@ heddle_status heddle_reshard_create_adjoint(heddle_reshard **out, const heddle_r
     return create(out, reshard->comm, &line, &options, HD_NEED(out));
 }
 
-/* It may wait for the device, and fail: no news to who is about to say why the plan ends. */
-static void end_wire(heddle_reshard *reshard)
-{
-    const hd_sentence why = hd_sentence_keep();
-    reshard->wire->destroy(reshard);
-    heddle_ignore(hd_sentence_say(&why, HEDDLE_OK));
-}
-
 void heddle_reshard_destroy(heddle_reshard *reshard)
 {
     if (reshard == NULL) {
         return;
     }
-    for (int p = 0; p < HD_MAX_LEGS; p++) {
-        hd_transfer_destroy(reshard->transfer[p]);
-    }
-    hd_channel_destroy(reshard->channel);
-    if (reshard->wire != NULL) {
-        end_wire(reshard);
-    }
-    hd_device_list_free(&reshard->work.before.list);
-    hd_device_list_free(&reshard->work.after.list);
-    if (reshard->work.memory != NULL) {
-        heddle_buffer_free(reshard->comm, reshard->work.memory);
-    }
+    hd_route_destroy(reshard->route);
     HD_FREE_ALL(reshard->facts, reshard->bytes_to, reshard->bytes_from, reshard);
 }

@@ -9,7 +9,7 @@ int hd_plan_ways(const heddle_reshard *plan)
     int ways = 0;
     for (int p = 0; p < plan->nphases; p++) {
         hd_transfer_info t;
-        hd_transfer_get_info(&t, plan->transfer[p]);
+        hd_transfer_get_info(&t, hd_route_transfer(plan->bare, p));
         ways |= (t.any_near ? HD_WAY_NEAR : 0) | (t.any_messages ? HD_WAY_MESSAGES : 0);
     }
     return ways;
@@ -18,10 +18,10 @@ int hd_plan_ways(const heddle_reshard *plan)
 /* The phase whose lanes carry most of this rank's bytes. */
 static void main_phase(hd_transfer_info *out, const heddle_reshard *plan)
 {
-    hd_transfer_get_info(out, plan->transfer[0]);
+    hd_transfer_get_info(out, hd_route_transfer(plan->bare, 0));
     for (int p = 1; p < plan->nphases; p++) {
         hd_transfer_info t;
-        hd_transfer_get_info(&t, plan->transfer[p]);
+        hd_transfer_get_info(&t, hd_route_transfer(plan->bare, p));
         if (hd_lanes_bytes(t.lanes) > hd_lanes_bytes(out->lanes)) {
             *out = t;
         }
@@ -93,36 +93,29 @@ heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_res
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(out, reshard));
-    int64_t workspace = reshard->work.bytes, near = 0, by_messages = 0, messages = 0;
-    for (int p = 0; p < reshard->nphases && reshard->transfer[p] != NULL; p++) {
-        hd_transfer_info t;
-        hd_transfer_get_info(&t, reshard->transfer[p]);
-        workspace += t.workspace_bytes;
-        near += t.bytes_near;
-        by_messages += t.bytes_messages;
-        messages += t.messages;
-    }
+    hd_route_info r;
+    hd_route_get_info(&r, reshard->route);
     heddle_reshard_info info = {.nranks = reshard->nranks,
                                 .bytes_to = reshard->bytes_to,
                                 .bytes_from = reshard->bytes_from,
                                 .bytes_sent = reshard->plan_bytes,
-                                .bytes_peer_path = near,
-                                .bytes_messages = by_messages,
-                                .messages = messages,
-                                .workspace_bytes = workspace,
+                                .bytes_peer_path = r.bytes_near,
+                                .bytes_messages = r.bytes_messages,
+                                .messages = r.messages,
+                                .workspace_bytes = r.workspace_bytes,
                                 .src_bytes = (size_t)reshard->request.src_bytes,
                                 .dst_bytes = (size_t)reshard->request.dst_bytes,
-                                .executions = reshard->executions,
+                                .executions = r.executions,
                                 .measured_bytes_sent = hd_reshard_measured_bytes(reshard),
-                                .measured_bytes_to = hd_channel_sent(reshard->channel),
+                                .measured_bytes_to = hd_route_sent(reshard->route),
                                 .path = reshard->path,
                                 .kernel = reshard->kernel_name,
-                                .why = reshard->why,
+                                .why = r.why != NULL ? r.why : reshard->why,
                                 .line = reshard->line_text,
-                                .wire = reshard->wire != NULL ? reshard->wire->name : ""};
-    if (reshard->wire != NULL) {
-        reshard->wire->inform(&info, reshard);
-    }
+                                .wire = r.wire,
+                                .is_capturable = r.is_capturable,
+                                .device_ns = r.device_ns,
+                                .is_captured = r.is_captured};
     st = hd_struct_give(out, &info, HD_STRUCT(heddle_reshard_info, nranks));
 out:
     return st;

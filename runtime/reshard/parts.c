@@ -69,23 +69,21 @@ static heddle_status array_bytes(size_t *out, const heddle_reshard *plan, int ph
     return st;
 }
 
-static heddle_status describe_clear(hd_phase_parts *out, const heddle_reshard *plan, int phase)
+static heddle_status describe_clear(hd_copy *out, const heddle_reshard *plan, int phase)
 {
     hd_array dst;
     heddle_status st = array_of(&dst, plan, phase, 1, plan->rank);
     if (st == HEDDLE_OK) {
         hd_piece whole = {plan->rank, dst.box};
-        hd_piece_copy(&out->clear, &whole, &dst, &dst, plan->elem_bytes);
-        out->spec.clear = &out->clear;
+        hd_piece_copy(out, &whole, &dst, &dst, plan->elem_bytes);
     }
     return st;
 }
 
-heddle_status hd_parts_make(hd_phase_parts *out, heddle_reshard *plan, int phase)
+heddle_status hd_parts_make(hd_transfer_spec *spec, hd_copy *clear, heddle_reshard *plan, int phase)
 {
     heddle_status st = HEDDLE_OK;
     const hd_phase *p = &plan->problem.phase[phase];
-    hd_transfer_spec *spec = &out->spec;
     int is_any = plan->request.options.memory == HEDDLE_MEMORY_ANY;
     hd_pieces send = {0}, recv = {0};
     HD_TRY(hd_compile(&send, &plan->problem, phase, plan->rank, HD_SEND));
@@ -96,9 +94,9 @@ heddle_status hd_parts_make(hd_phase_parts *out, heddle_reshard *plan, int phase
     HD_TRY(array_bytes(&spec->src_bytes, plan, phase, 0));
     HD_TRY(array_bytes(&spec->dst_bytes, plan, phase, 1));
     if (recv.zero_fill) {
-        HD_TRY(describe_clear(out, plan, phase));
+        HD_TRY(describe_clear(clear, plan, phase));
+        spec->clear = clear;
     }
-    spec->space = hd_plan_space(plan);
     spec->kernels = plan->request.kernels;
     spec->add = plan->request.kernels->sum[plan->request.line.shape.dtype];
     spec->add_streamed = plan->request.kernels->sum_streamed[plan->request.line.shape.dtype];
@@ -114,8 +112,8 @@ out:
     return st;
 }
 
-void hd_parts_free(hd_phase_parts *parts)
+void hd_parts_free(hd_transfer_spec *spec)
 {
-    hd_free(parts->spec.send.part);
-    hd_free(parts->spec.recv.part);
+    hd_free(spec->send.part);
+    hd_free(spec->recv.part);
 }

@@ -5,7 +5,7 @@
 
 static heddle_status check(const heddle_reshard *plan)
 {
-    if (plan->wire != NULL) {
+    if (plan->request.options.space != HEDDLE_SPACE_HOST) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED,
                        "arrays of a pool lie in host memory, those of the plan on a device; "
                        "reshard %s",

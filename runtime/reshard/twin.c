@@ -83,8 +83,9 @@ heddle_status hd_twin_create(heddle_reshard **out, heddle_reshard *plan, int *po
     if (*possible) {
         heddle_reshard_options options = request.options;
         options.tuning = HEDDLE_TUNING_RULES;
-        options.space = hd_plan_space(plan);
-        options.device = options.space == HEDDLE_SPACE_HOST ? 0 : options.device;
+        options.space = HEDDLE_SPACE_HOST; /* as the bare route's */
+        options.device = 0;
+        options.memory = hd_route_is_for_any_memory(plan->bare) ? HEDDLE_MEMORY_ANY : HEDDLE_MEMORY_PEER;
         HD_TRY(heddle_reshard_create_line(out, plan->comm, &request.line, &options));
     }
 out:

@@ -7,7 +7,7 @@
  */
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
-#include "runtime/move/device_staging.h"
+#include "runtime/move/device_list.h"
 #include "runtime/reshard/compile.h"
 #include "session_internal.h"
 

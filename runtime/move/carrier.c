@@ -1,0 +1,204 @@
+/* Routes: which carrier, and what all carriers need of one. */
+#include "runtime/move/carrier.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define CARRIER_OF(name, wire) [HEDDLE_WIRE_##name] = &hd_carrier_##wire,
+static const hd_carrier *const carriers[] = {HD_WIRES(CARRIER_OF)};
+#undef CARRIER_OF
+
+/* --- making ------------------------------------------------------------------------------------------------------- */
+
+static heddle_status alloc_route(hd_route **out, heddle_comm *comm, const hd_carrier *carrier,
+                                 const hd_route_spec *spec)
+{
+    heddle_status st;
+    hd_route *r = NULL;
+    const size_t n = (size_t)heddle_comm_size(comm);
+    HD_TRY(hd_alloc((void **)out, 1, sizeof **out, "a route"));
+    r = *out;
+    r->comm = comm;
+    r->device = spec->space == HEDDLE_SPACE_DEVICE ? hd_comm_device(comm) : NULL;
+    r->carrier = carrier;
+    r->rank = heddle_comm_rank(comm);
+    r->nranks = (int)n;
+    r->spec = *spec;
+    for (int p = 0; p < HD_MAX_LEGS; p++) {
+        r->spec.phase[p].transfer.space = spec->space;
+    }
+    st = hd_alloc((void **)&r->sent, n, sizeof *r->sent, "a route");
+out:
+    return st;
+}
+
+heddle_status hd_route_create_by(hd_route **out, heddle_comm *comm, const hd_carrier *carrier,
+                                 const hd_route_spec *spec, heddle_status mine)
+{
+    hd_route *r = NULL;
+    mine = mine == HEDDLE_OK ? alloc_route(&r, comm, carrier, spec) : mine;
+    heddle_status st = mine == HEDDLE_OK ? carrier->make(r, mine) : hd_comm_agree(comm, mine);
+    if (st != HEDDLE_OK) {
+        hd_route_destroy(r);
+        r = NULL;
+    }
+    *out = r;
+    return st;
+}
+
+/* A space that no device is attached for is refused by those who ask for it. */
+heddle_status hd_route_create(hd_route **out, heddle_comm *comm, const hd_route_spec *spec, heddle_status mine)
+{
+    const int is_host = spec->space != HEDDLE_SPACE_DEVICE || hd_comm_device(comm) == NULL;
+    return hd_route_create_by(out, comm, is_host ? &hd_carrier_flags : carriers[hd_comm_wire(comm)], spec, mine);
+}
+
+heddle_status hd_route_make_locals(hd_route *r)
+{
+    heddle_status st;
+    const int64_t deadline_ms = r->spec.options.deadline_ms;
+    HD_TRY(hd_local_make(&r->before, &r->spec.before.copy, r->comm, r->device, deadline_ms));
+    st = hd_local_make(&r->after, &r->spec.after.copy, r->comm, r->device, deadline_ms);
+out:
+    return st;
+}
+
+heddle_status hd_route_take_memory(hd_route *r)
+{
+    heddle_status st = HEDDLE_OK;
+    if (r->spec.work_bytes > 0) {
+        HD_TRY(heddle_buffer_alloc((void **)&r->work, r->comm, (size_t)r->spec.work_bytes, r->spec.space));
+        r->owns_work = 1;
+    }
+out:
+    return st;
+}
+
+void hd_route_destroy(hd_route *r)
+{
+    if (r == NULL) {
+        return;
+    }
+    const hd_sentence why = hd_sentence_keep(); /* of who is about to say why it ends */
+    r->carrier->destroy(r);
+    heddle_ignore(hd_sentence_say(&why, HEDDLE_OK));
+    hd_device_list_free(&r->before.list);
+    hd_device_list_free(&r->after.list);
+    if (r->owns_work) {
+        heddle_buffer_free(r->comm, r->work);
+    }
+    hd_free(r->sent);
+    hd_free(r);
+}
+
+int hd_route_adds(const hd_route *r)
+{
+    int adds = 0;
+    for (int p = 0; p < r->spec.nphases; p++) {
+        adds |= r->spec.phase[p].transfer.adds;
+    }
+    return adds;
+}
+
+/* --- executing ---------------------------------------------------------------------------------------------------- */
+
+heddle_status hd_route_start(hd_route *r, const void *src, void *dst, heddle_stream stream)
+{
+    return r->carrier->start(r, src, dst, stream);
+}
+
+heddle_status hd_route_test(hd_route *r, int *done)
+{
+    return r->carrier->test(r, done);
+}
+
+heddle_status hd_route_wait(hd_route *r)
+{
+    return r->carrier->wait(r);
+}
+
+heddle_status hd_route_need_eager(const hd_route *r, heddle_stream stream)
+{
+    int captures = 0;
+    heddle_status st = hd_route_look_at(&captures, r, stream);
+    return st == HEDDLE_OK && captures ? hd_route_say_refusal(r, HD_REFUSED_NOT_EXECUTE) : st;
+}
+
+heddle_status hd_route_wait_on(hd_route *r, heddle_stream stream)
+{
+    return r->carrier->wait_on(r, stream);
+}
+
+heddle_status hd_route_refuse(hd_route *r, int reason, heddle_status st)
+{
+    return r->carrier->refuse(r, reason, st);
+}
+
+heddle_status hd_route_look_at(int *captures, const hd_route *r, heddle_stream stream)
+{
+    *captures = 0;
+    return r->device == NULL ? HEDDLE_OK : r->device->library->stream_captures(captures, r->device->number, stream);
+}
+
+heddle_status hd_route_say_refusal(const hd_route *r, int reason)
+{
+    const hd_channel_options *o = &r->spec.options;
+    return hd_fail(HEDDLE_ERR_ARG, "rank %d: %s; %s %s", hd_comm_rank_name(r->comm, r->rank),
+                   hd_refusal_text(o, reason), o->what, o->line);
+}
+
+void *hd_route_at(const hd_route *r, const hd_spot *spot, const void *src, void *dst)
+{
+    return spot->in == HD_IN_SRC ? (void *)(uintptr_t)src : spot->in == HD_IN_DST ? dst : r->work + spot->offset_bytes;
+}
+
+heddle_status hd_route_before(const hd_route *r, const void *src, heddle_stream stream)
+{
+    return hd_local_run(&r->before, r->work + r->spec.before.at, src, stream);
+}
+
+heddle_status hd_route_after(const hd_route *r, void *dst, heddle_stream stream)
+{
+    return hd_local_run(&r->after, dst, r->work + r->spec.after.at, stream);
+}
+
+hd_enqueued_names hd_route_names(const hd_route *r, const char *end)
+{
+    return (hd_enqueued_names){hd_comm_rank_name(r->comm, r->rank), end, r->spec.options.what, r->spec.options.line};
+}
+
+/* --- what is known ------------------------------------------------------------------------------------------------ */
+
+hd_route *hd_route_bare(hd_route *r)
+{
+    return r->bare;
+}
+
+int hd_route_is_for_any_memory(const hd_route *r)
+{
+    return r->spec.any_memory;
+}
+
+const int64_t *hd_route_sent(const hd_route *r)
+{
+    return r->carrier->sent(r);
+}
+
+int hd_route_counts_late(const hd_route *r)
+{
+    return r->carrier->counts_late;
+}
+
+void hd_route_get_info(hd_route_info *out, const hd_route *r)
+{
+    *out = (hd_route_info){.wire = r->carrier->name,
+                           .workspace_bytes = r->owns_work ? r->spec.work_bytes : 0,
+                           .executions = r->executions};
+    r->carrier->inform(out, r);
+}
+
+void hd_route_explain(hd_route_words *out, const hd_route *r)
+{
+    memset(out, 0, sizeof *out);
+    r->carrier->explain(out, r);
+}

@@ -1,0 +1,156 @@
+/* An array carried from rank to rank in phases, by the carrier of its memory: transfers of a channel for arrays of the
+ * host, and for a device's what the communicator's wire has. A *route* is what is made once for all phases; a *carrier*
+ * is how it is made and executed: a file of this folder, and its name in HD_WIRES (runtime/comm/comm_internal.h).
+ */
+#ifndef HD_MOVE_CARRIER_H
+#define HD_MOVE_CARRIER_H
+
+#include "runtime/device/enqueued.h"
+#include "runtime/move/device_list.h"
+#include "runtime/move/move.h"
+
+/* --- for those who move something --------------------------------------------------------------------------------- */
+
+/* Where a phase reads or writes: the caller's arrays, or memory of the route. */
+typedef enum hd_spot_in { HD_IN_SRC, HD_IN_DST, HD_IN_WORK } hd_spot_in;
+typedef struct hd_spot {
+    hd_spot_in in;
+    int64_t offset_bytes; /* in the route's memory */
+} hd_spot;
+
+typedef struct hd_route_phase {
+    hd_transfer_spec transfer; /* its space is the route's */
+    hd_spot src, dst;
+} hd_route_phase;
+
+/* Between the caller's array and a dense one in the route's memory, which phases see in its place. No bytes: none. */
+typedef struct hd_dense {
+    hd_copy copy;
+    int64_t at;
+} hd_dense;
+
+typedef struct hd_route_spec {
+    hd_channel_options options; /* with refusals */
+    heddle_space space;         /* of src and dst */
+    hd_route_phase phase[HD_MAX_LEGS];
+    int nphases;
+    hd_dense before, after;       /* src to the dense array; the dense array to dst */
+    hd_copy whole_src, whole_dst; /* every element of src, of dst, to an array of the same form */
+    int64_t work_bytes, src_bytes, dst_bytes;
+    int any_memory; /* the caller's arrays may be memory that peers cannot reach */
+    heddle_dtype dtype;
+    int64_t elem_bytes;
+} hd_route_spec;
+
+typedef struct hd_route hd_route;
+
+/* Collective; mine: the status of what this rank has done so far. All or none. */
+heddle_status hd_route_create(hd_route **out, heddle_comm *comm, const hd_route_spec *spec, heddle_status mine);
+/* Not collective; waits for what is enqueued, and says nothing of how that ends. NULL is legal. */
+void hd_route_destroy(hd_route *route);
+
+/* As those of a channel; on a device in the order of `stream`. Who takes part is known to be there: arrays that it does
+ * not take are refused in the place of an execution, which ends it for all who would wait. */
+static inline heddle_status hd_route_run(hd_route *route, const void *src, void *dst, heddle_stream stream);
+heddle_status hd_route_start(hd_route *route, const void *src, void *dst, heddle_stream stream);
+heddle_status hd_route_test(hd_route *route, int *done);
+heddle_status hd_route_wait(hd_route *route);
+heddle_status hd_route_wait_on(hd_route *route, heddle_stream stream);
+/* A stream that is being captured cannot wait for what is started: HEDDLE_ERR_ARG. */
+heddle_status hd_route_need_eager(const hd_route *route, heddle_stream stream);
+/* st: what kept the arrays from being looked at, or HEDDLE_OK. */
+heddle_status hd_route_refuse(hd_route *route, int reason, heddle_status st);
+
+/* Do peers reach that memory, as far as they have to? */
+int hd_route_can_travel(const hd_route *route, const void *memory, size_t bytes);
+/* Transfers that carry it out, in host memory, and may be tuned and run on other arrays: the route itself, or one
+ * inside of it. NULL: there are none. */
+hd_route *hd_route_bare(hd_route *route);
+hd_channel *hd_route_channel(hd_route *route);                    /* of a bare one */
+hd_transfer *hd_route_transfer(const hd_route *route, int phase); /* likewise */
+int hd_route_is_for_any_memory(const hd_route *route);
+void hd_route_forget(hd_route *route); /* executions and bytes so far */
+
+/* Bytes that this rank has sent by now, [nranks]. */
+const int64_t *hd_route_sent(const hd_route *route);
+/* 1: they are counted when the device gets to it, which may be after run has returned. */
+int hd_route_counts_late(const hd_route *route);
+
+typedef struct hd_route_info {
+    const char *wire; /* "": arrays of the host */
+    int64_t bytes_near, bytes_messages, messages, workspace_bytes, executions, device_ns;
+    int is_capturable, is_captured;
+    const char *why; /* instead of what explain has said; NULL: that holds */
+} hd_route_info;
+void hd_route_get_info(hd_route_info *out, const hd_route *route);
+
+/* What was made. A route with a bare one has no path and no kernel of its own, and `why` comes before what is to be said
+ * of those of its transfers. */
+typedef struct hd_route_words {
+    char path[32], kernel[32], why[512];
+} hd_route_words;
+void hd_route_explain(hd_route_words *out, const hd_route *route);
+
+/* --- for carriers ------------------------------------------------------------------------------------------------- */
+
+typedef struct hd_carrier {
+    const char *name;
+    int counts_late;
+    /* Collective, and the first that it does with the others is to agree on `mine`. */
+    heddle_status (*make)(hd_route *route, heddle_status mine);
+    heddle_status (*run)(hd_route *route, const void *src, void *dst, heddle_stream stream);
+    heddle_status (*start)(hd_route *route, const void *src, void *dst, heddle_stream stream);
+    heddle_status (*test)(hd_route *route, int *done);
+    heddle_status (*wait)(hd_route *route);
+    heddle_status (*wait_on)(hd_route *route, heddle_stream stream);
+    heddle_status (*refuse)(hd_route *route, int reason, heddle_status st);
+    const int64_t *(*sent)(const hd_route *route);
+    void (*inform)(hd_route_info *out, const hd_route *route); /* adds to what is known of the route */
+    void (*explain)(hd_route_words *out, const hd_route *route);
+    void (*destroy)(hd_route *route); /* also of one that was not finished */
+} hd_carrier;
+
+struct hd_route {
+    heddle_comm *comm;
+    hd_device *device; /* of the arrays; NULL: they are the host's */
+    const hd_carrier *carrier;
+    int rank, nranks;
+    hd_route_spec spec; /* lists of parts are borrowed, and only read while it is made */
+    hd_local before, after;
+    char *work;    /* spec.work_bytes */
+    int owns_work; /* from heddle_buffer_alloc */
+    hd_route *bare;
+    int64_t executions;
+    int64_t *sent; /* [nranks] */
+    void *own;     /* the carrier's */
+};
+
+static inline heddle_status hd_route_run(hd_route *route, const void *src, void *dst, heddle_stream stream)
+{
+    return route->carrier->run(route, src, dst, stream);
+}
+
+extern const hd_carrier hd_carrier_flags; /* arrays of the host */
+#define HD_CARRIER_OF(name, wire) extern const hd_carrier hd_carrier_##wire;
+HD_WIRES(HD_CARRIER_OF)
+#undef HD_CARRIER_OF
+
+heddle_status hd_route_create_by(hd_route **out, heddle_comm *comm, const hd_carrier *carrier,
+                                 const hd_route_spec *spec, heddle_status mine);
+/* Not collective: the dense copies, and memory of the route's space, which peers reach. */
+heddle_status hd_route_take_memory(hd_route *route);
+heddle_status hd_route_make_locals(hd_route *route);
+/* Where a phase reads or writes in an execution on these arrays. */
+void *hd_route_at(const hd_route *route, const hd_spot *spot, const void *src, void *dst);
+/* Enqueued, or done, before the first phase and behind the last. */
+heddle_status hd_route_before(const hd_route *route, const void *src, heddle_stream stream);
+heddle_status hd_route_after(const hd_route *route, void *dst, heddle_stream stream);
+/* The sentence of a refusal that nobody else is told. */
+heddle_status hd_route_say_refusal(const hd_route *route, int reason);
+/* *captures: the stream is being captured. */
+heddle_status hd_route_look_at(int *captures, const hd_route *route, heddle_stream stream);
+int hd_route_adds(const hd_route *route); /* this rank, while it is made */
+/* For hd_enqueued. */
+hd_enqueued_names hd_route_names(const hd_route *route, const char *end);
+
+#endif
