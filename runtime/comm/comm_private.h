@@ -201,16 +201,22 @@ static inline int hd_comm_root_rank(const heddle_comm *comm, int rank)
 heddle_status hd_comm_attach(heddle_comm *comm, const char *device, heddle_wire wire, const char *folder,
                              heddle_status mine);
 
-/* The wire nccl (device_messages.c). can: not collective. open: collective. */
-heddle_status hd_comm_can_mail(const heddle_comm *comm, const hd_device *device, const hd_device_place *place);
-heddle_status hd_comm_open_mail(heddle_comm *comm, const hd_device *device);
-void hd_comm_close_mail(heddle_comm *comm);
+/* A wire, of HD_WIRES. */
+typedef struct hd_wire {
+    /* Can this rank take part? place: of every rank's device. Any failure means no, and its sentence says why. Not
+     * collective. */
+    heddle_status (*check)(const heddle_comm *comm, const hd_device *device, const hd_device_place *place);
+    /* Collective: what it stands on, which ends with the communicator. */
+    heddle_status (*open)(heddle_comm *comm, const hd_device *device);
+} hd_wire;
+#define HD_WIRE_OF(name, wire) extern const hd_wire hd_wire_##wire;
+HD_WIRES(HD_WIRE_OF)
+#undef HD_WIRE_OF
+
+void hd_comm_close_mail(heddle_comm *comm); /* of the wire nccl */
 /* Collective. *place: of every rank, the caller's to free. */
 heddle_status hd_comm_gather_places(hd_device_place **place, hd_sharers *sharers, heddle_comm *comm,
                                     const hd_device *device);
-/* The wire peer: can this rank take part; collective: what it stands on, which ends with the communicator. */
-heddle_status hd_comm_peer_wire(const heddle_comm *comm, const hd_device *device, const hd_device_place *place);
-heddle_status hd_comm_open_peer(heddle_comm *comm, const hd_device *device);
 /* Collective: can every rank map the device memory of all others? */
 heddle_status hd_comm_try_maps(heddle_comm *comm, const hd_device *device);
 /* Collective: heddle_comm_lend_peers; mine: how this rank's check of its arguments went. */

@@ -44,11 +44,7 @@ static heddle_status check(const heddle_comm *comm, heddle_wire wire)
 
 enum { WHY_BYTES = 160 };
 
-/* Can this rank take part in a wire? place: of every rank's device. Any failure means no, and its sentence says why.
- * Not collective. */
-typedef heddle_status (*wire_fn)(const heddle_comm *comm, const hd_device *device, const hd_device_place *place);
-
-static heddle_status host_wire(const heddle_comm *comm, const hd_device *device, const hd_device_place *place)
+static heddle_status check_host(const heddle_comm *comm, const hd_device *device, const hd_device_place *place)
 {
     (void)place;
     (void)comm;
@@ -56,14 +52,21 @@ static heddle_status host_wire(const heddle_comm *comm, const hd_device *device,
     return HEDDLE_OK;
 }
 
-/* In the order in which AUTO takes them. open: collective, NULL: nothing; what ends with the communicator. */
+static heddle_status open_host(heddle_comm *comm, const hd_device *device)
+{
+    (void)comm;
+    (void)device;
+    return HEDDLE_OK;
+}
+
+const hd_wire hd_wire_host = {.check = check_host, .open = open_host};
+
+#define ROW_OF(name, wire) {HEDDLE_WIRE_##name, &hd_wire_##wire},
 static const struct {
     heddle_wire wire;
-    wire_fn check;
-    heddle_status (*open)(heddle_comm *comm, const hd_device *device);
-} wires[] = {{HEDDLE_WIRE_PEER, hd_comm_peer_wire, hd_comm_open_peer},
-             {HEDDLE_WIRE_NCCL, hd_comm_can_mail, hd_comm_open_mail},
-             {HEDDLE_WIRE_HOST, host_wire, NULL}};
+    const hd_wire *of;
+} wires[] = {HD_WIRES(ROW_OF)};
+#undef ROW_OF
 
 enum { WIRES = sizeof wires / sizeof wires[0] };
 
@@ -79,7 +82,7 @@ static heddle_status ask_all(int *who, char *why_not, heddle_comm *comm, const h
 {
     heddle_status st = HEDDLE_OK;
     wire_answer mine = {0}, *all = NULL;
-    mine.can = wires[i].check(comm, device, place) == HEDDLE_OK;
+    mine.can = wires[i].of->check(comm, device, place) == HEDDLE_OK;
     hd_copy_text(mine.why_not, WHY_BYTES, mine.can ? "" : heddle_last_error());
     HD_TRY(
         hd_comm_agree(comm, hd_alloc((void **)&all, (size_t)comm->size, sizeof *all, "what ranks say of the wires")));
@@ -108,7 +111,7 @@ static heddle_status try_wire(heddle_status *goes, char *why_not, heddle_comm *c
         *goes = hd_fail(HEDDLE_ERR_UNSUPPORTED, "wire %s: %s", wire_names[wires[i].wire], why_not);
         return HEDDLE_OK;
     }
-    *goes = wires[i].open != NULL ? wires[i].open(comm, device) : HEDDLE_OK;
+    *goes = wires[i].of->open(comm, device);
     if (*goes != HEDDLE_OK) {
         hd_copy_text(why_not, WHY_BYTES, heddle_last_error());
         HD_TRY(hd_comm_check(comm)); /* else that is the news */

@@ -9,7 +9,7 @@
 enum { WORD_BYTES = 16, SPARES = 8 /* exchanges that may be under way before execute makes events */ };
 
 /* Which library it is, if there is one. */
-heddle_status hd_comm_can_mail(const heddle_comm *comm, const hd_device *device, const hd_device_place *place)
+static heddle_status check(const heddle_comm *comm, const hd_device *device, const hd_device_place *place)
 {
     hd_messages found;
     (void)comm;
@@ -178,7 +178,7 @@ out:
     return st;
 }
 
-heddle_status hd_comm_open_mail(heddle_comm *comm, const hd_device *device)
+static heddle_status open_nccl(heddle_comm *comm, const hd_device *device)
 {
     heddle_status st = HEDDLE_OK;
     hd_comm_mail *mail = NULL;
@@ -212,3 +212,5 @@ void hd_comm_close_mail(heddle_comm *comm)
     hd_comm_mail_end(mail, hd_comm_check(comm) != HEDDLE_OK);
     comm->mail = NULL;
 }
+
+const hd_wire hd_wire_nccl = {.check = check, .open = open_nccl};

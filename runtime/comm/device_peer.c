@@ -60,7 +60,7 @@ out:
     return st;
 }
 
-heddle_status hd_comm_peer_wire(const heddle_comm *comm, const hd_device *device, const hd_device_place *place)
+static heddle_status check(const heddle_comm *comm, const hd_device *device, const hd_device_place *place)
 {
     heddle_status st = HEDDLE_OK;
     int blocks = 0;
@@ -90,7 +90,7 @@ out:
     return st;
 }
 
-heddle_status hd_comm_open_peer(heddle_comm *comm, const hd_device *device)
+static heddle_status open_peer(heddle_comm *comm, const hd_device *device)
 {
     heddle_status st = hd_comm_agree(comm, hd_watch_start(&comm->watch, comm->group, device));
     st = st == HEDDLE_OK ? hd_comm_try_maps(comm, device) : st;
@@ -100,3 +100,5 @@ heddle_status hd_comm_open_peer(heddle_comm *comm, const hd_device *device)
     }
     return st;
 }
+
+const hd_wire hd_wire_peer = {.check = check, .open = open_peer};

@@ -84,8 +84,8 @@ typedef struct hd_route_info {
 } hd_route_info;
 void hd_route_get_info(hd_route_info *out, const hd_route *route);
 
-/* What was made. A route with a bare one has no path and no kernel of its own, and `why` comes before what is to be said
- * of those of its transfers. */
+/* What was made. A route with a bare one has no path and no kernel of its own, and `why` comes before what is to be
+ * said of those of its transfers. */
 typedef struct hd_route_words {
     char path[32], kernel[32], why[512];
 } hd_route_words;
