@@ -178,7 +178,7 @@ heddle_status hd_comm_attach(heddle_comm *comm, const char *where, heddle_wire w
     HD_TRY(hd_comm_gather_places(&place, &comm->sharers, comm, device));
     HD_TRY(choose_wire(&comm->wire, why, sizeof why, comm, device, place, wire));
     device->folder = NULL; /* the caller's */
-    device->keeps = comm->wire != HEDDLE_WIRE_HOST && comm->sharers.in_process > 1;
+    device->keeps = comm->wire != HEDDLE_WIRE_HOST && comm->sharers.any_together;
     comm->device = device;
     device = NULL;
     describe(comm, why);

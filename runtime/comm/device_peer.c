@@ -52,6 +52,9 @@ heddle_status hd_comm_gather_places(hd_device_place **out, hd_sharers *sharers, 
         int is_same = strcmp(place[r].id, own.id) == 0;
         sharers->all += is_same;
         sharers->in_process += is_same && hd_process_is(&place[r].process, &own.process);
+        for (int other = 0; other < r; other++) {
+            sharers->any_together |= hd_process_is(&place[r].process, &place[other].process);
+        }
     }
     *out = place;
     place = NULL;

@@ -23,7 +23,7 @@ typedef struct hd_device {
     hd_device_buffer *buffers; /* that are out */
     hd_device_buffer *lent;    /* the caller's, with a place on every rank */
     int is_left;               /* kernels are under way that nobody here can end: nothing is freed any more */
-    int keeps;                 /* freeing would wait for kernels that wait for this rank: buffers are kept instead */
+    int keeps;                 /* freeing may wait for kernels that wait for this rank: buffers are kept instead */
     int is_mapped;             /* shared buffers may still be mapped elsewhere: they end with the process */
     hd_device_buffer *kept;    /* for the next ones */
     void **pages;              /* of hd_device_page, not in use: each begins with the address of the next */

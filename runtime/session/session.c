@@ -94,7 +94,9 @@ static heddle_status prepare_edges(heddle_session *session)
     return st == HEDDLE_OK && session->backward ? prepare_backward(session) : st;
 }
 
-/* Those that the usual pass needs; in a device's memory all, because a pass that is captured may not allocate. */
+/* Those that the usual pass needs; in a device's memory all, because a pass that is captured may not allocate. Where
+ * ranks are threads no pass does, and tensors with gaps have theirs from the beginning: CUDA may wait there for peers,
+ * which wait for this rank. */
 static heddle_status prepare_buffers(heddle_session *session)
 {
     int moves = 0;
@@ -108,6 +110,10 @@ static heddle_status prepare_buffers(heddle_session *session)
     heddle_status st = HEDDLE_OK;
     for (int i = 0; i < needed && st == HEDDLE_OK; i++) {
         st = hd_session_buffer_grow(session, &session->buffer[i], 0);
+    }
+    if (session->space == HEDDLE_SPACE_DEVICE && hd_comm_sharers(session->comm).any_together) {
+        st = st == HEDDLE_OK ? hd_session_buffer_grow(session, &session->staging, 0) : st;
+        st = st == HEDDLE_OK ? hd_session_buffer_grow(session, &session->landing, 0) : st;
     }
     return st;
 }

@@ -75,6 +75,7 @@ static inline heddle_status device_set_up_line(device_fixture *f, heddle_comm *c
     HD_TRY(heddle_reshard_create_line(&f->reshard, comm, &line, &options));
     HD_TRY(heddle_buffer_alloc((void **)&f->src, comm, sizeof f->sent, HEDDLE_SPACE_DEVICE));
     HD_TRY(heddle_buffer_alloc((void **)&f->dst, comm, sizeof f->got, HEDDLE_SPACE_DEVICE));
+    st = heddle_comm_barrier(comm); /* nobody executes while others allocate, for which CUDA may wait */
 out:
     return st;
 }

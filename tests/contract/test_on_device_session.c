@@ -121,6 +121,7 @@ HD_RANK_CASE(forward_as_on_the_host, "4 shm cuda host", "1 threads cuda peer", "
     HD_TRY(open_session(&f.session, comm, &f, HEDDLE_SPACE_DEVICE));
     HD_TRY(twofold_make(&x, comm));
     HD_TRY(twofold_make(&own, comm));
+    HD_TRY(heddle_comm_barrier(comm)); /* nobody executes while others allocate */
     HD_TRY(bring(&x, &f, "s@sp", 1));
     on_host = x.image;
     CHECK(heddle_session_enter(f.session, stages[0], &on_host, NULL, HEDDLE_NO_STREAM) == HEDDLE_ERR_ARG);
@@ -158,6 +159,7 @@ HD_RANK_CASE(backward_as_on_the_host, "3 threads cuda peer", "3 threads cuda hos
     HD_TRY(open_session(&f.session, comm, &f, HEDDLE_SPACE_DEVICE));
     HD_TRY(open_session(&on_host, comm, &f, HEDDLE_SPACE_HOST));
     HD_TRY(twofold_make(&dx, comm));
+    HD_TRY(heddle_comm_barrier(comm));
     HD_TRY(bring(&dx, &f, "*", 0));
     host = dx.image;
     host.data = memcpy(memory, dx.on_host, ROOM_BYTES);
@@ -194,6 +196,7 @@ HD_RANK_CASE(a_pass_in_a_graph, "2 threads cuda peer")
     HD_TRY(open_session(&f.session, comm, &f, HEDDLE_SPACE_DEVICE));
     HD_TRY(device->library->stream_create(&stream, device->number));
     HD_TRY(twofold_make(&x, comm));
+    HD_TRY(heddle_comm_barrier(comm));
     HD_TRY(bring(&x, &f, "s@sp", 0));
     HD_TRY(sim.capture(stream, 1));
     for (int i = 0; i < STAGES * REPEAT; i++) {

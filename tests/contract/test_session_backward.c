@@ -102,7 +102,7 @@ HD_RANK_CASE(is_made_on_creation, "3 shm")
     heddle_status st;
     HD_TRY(set_up_x(&f, &dx, comm, 1, "*"));
     HD_TRY(heddle_layout_box(&box, &f.info.shape, &f.info.mesh, &dx.layout, rank));
-    HD_TRY(heddle_buffer_alloc(&memory, comm, dx.capacity_bytes, placed_space(comm)));
+    HD_TRY(placed_buffer(&memory, comm, dx.capacity_bytes));
     placed_free(comm, dx.data);
     dx.data = memory;
     stamp(&dx, &box, &f);

@@ -38,7 +38,7 @@ static heddle_status give_memory(pass *p, heddle_tensor *x, int kind)
 {
     const int last = x->shape.ndim - 1;
     if (kind % 3 == 1) {
-        heddle_status st = heddle_buffer_alloc(&x->data, p->comm, x->capacity_bytes + 1, placed_space(p->comm));
+        heddle_status st = placed_buffer(&x->data, p->comm, x->capacity_bytes + 1);
         p->buffer[kind] = x->data;
         return st;
     }

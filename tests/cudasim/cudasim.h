@@ -14,7 +14,9 @@
  *
  * Environment, read at the first call: HEDDLE_CUDASIM_DEVICES (default 2; 0: "no device", -1: "no driver"),
  * HEDDLE_CUDASIM_MEMORY (MiB of each device, default 4096), HEDDLE_CUDASIM_FAIL (N or N:ERROR, as hd_sim_fail_at),
- * HEDDLE_CUDASIM_CONNECTIONS (1: as many as CUDA_DEVICE_MAX_CONNECTIONS says, 8 where it does not).
+ * HEDDLE_CUDASIM_CONNECTIONS (1: as many as CUDA_DEVICE_MAX_CONNECTIONS says, 8 where it does not),
+ * HEDDLE_CUDASIM_ALLOC_WAITS (1: who allocates, pins or frees waits until all devices have done what they were given to
+ * do, and threads that would enqueue more wait for that one: the most that CUDA's guide allows it).
  */
 #ifndef HD_CUDASIM_H
 #define HD_CUDASIM_H

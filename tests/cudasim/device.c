@@ -9,6 +9,7 @@ static int devices;
 static _Atomic int processors = 132;
 static int64_t memory_bytes;
 static int connections;
+static int allocation_waits, nallocating; /* threads that do, with the lock */
 static pid_t owner;
 static _Atomic int64_t calls, fail_at;
 static _Atomic int fail_with;
@@ -48,6 +49,7 @@ static void begin(void)
     int wanted = (int)number("CUDA_DEVICE_MAX_CONNECTIONS", 8);
     wanted = wanted < 1 || wanted > HD_SIM_MAX_CONNECTIONS ? 8 : wanted;
     connections = number("HEDDLE_CUDASIM_CONNECTIONS", 0) != 0 ? wanted : 0;
+    allocation_waits = number("HEDDLE_CUDASIM_ALLOC_WAITS", 0) != 0;
     int64_t n = number("HEDDLE_CUDASIM_FAIL", 0);
     if (n > 0) {
         const char *colon = strchr(getenv("HEDDLE_CUDASIM_FAIL"), ':');
@@ -83,6 +85,24 @@ cudaError_t hd_sim_result(cudaError_t error)
 int hd_sim_connections(void)
 {
     return connections;
+}
+
+/* All devices: those that may touch it have it mapped, too. */
+void hd_sim_wait_to_allocate(void)
+{
+    nallocating++;
+    for (int device = 0; device < devices && allocation_waits; device++) {
+        hd_sim_finish_device(device);
+    }
+    nallocating--;
+    hd_sim_changed();
+}
+
+void hd_sim_let_allocate(void)
+{
+    while (nallocating > 0) {
+        hd_sim_wait();
+    }
 }
 
 int64_t hd_sim_memory_bytes(void)

@@ -177,6 +177,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
         return cudaSuccess;
     }
     hd_sim_lock();
+    hd_sim_wait_to_allocate();
     cudaError_t error = take(out, bytes);
     hd_sim_unlock();
     return hd_sim_result(error);
@@ -195,6 +196,7 @@ cudaError_t cudaFree(void *memory)
     if (a != NULL && a->base == memory && a->kind == HD_SIM_DEVICE) {
         error = cudaSuccess;
         hd_sim_finish_device(a->device);
+        hd_sim_wait_to_allocate();
         a = hd_sim_find(memory); /* the lock was open */
         hd_sim_release(&given_edge);
         hd_sim_give_pages(a);

@@ -15,6 +15,7 @@ static cudaError_t add_host(void *memory, size_t bytes, hd_sim_kind kind, int is
     hd_sim_area a = {
         .base = memory, .bytes = bytes, .kind = kind, .device = hd_sim_device(), .is_unmapped = !is_mapped};
     hd_sim_lock();
+    hd_sim_wait_to_allocate();
     int is_known = hd_sim_find(memory) != NULL || hd_sim_find((char *)memory + bytes - 1) != NULL;
     if (!is_known) {
         hd_sim_add_area(&a);
@@ -33,6 +34,7 @@ static cudaError_t remove_host(void *memory, hd_sim_kind kind, cudaError_t other
     }
     if (is_it) {
         hd_sim_finish_device(a->device);
+        hd_sim_wait_to_allocate();
         hd_sim_remove_area(hd_sim_find(memory));
     }
     hd_sim_unlock();

@@ -195,6 +195,7 @@ static int append_order(cudaStream_t stream)
 cudaError_t hd_sim_enqueue(cudaStream_t handle, hd_sim_op *what)
 {
     hd_sim_lock();
+    hd_sim_let_allocate();
     cudaStream_t stream = hd_sim_stream(handle);
     cudaError_t error = stream == NULL ? cudaErrorInvalidResourceHandle : hd_sim_capture_implicit(stream);
     if (error == cudaSuccess && stream->capture != NULL) {

@@ -27,6 +27,15 @@ static inline int placed_device(const heddle_comm *comm)
     return placed_on_device(comm) ? heddle_comm_device(comm) : 0;
 }
 
+/* Memory of the device for ranks that are threads, made before any of them executes anything: CUDA may wait where it
+ * allocates, for kernels that wait for this rank. */
+enum { PLACED_STORE_BYTES = 1 << 20, PLACED_ALIGNMENT = 256 };
+typedef struct placed_memory {
+    char *base; /* NULL: ranks are processes, and every array has memory of its own */
+    size_t used_bytes;
+} placed_memory;
+extern _Thread_local placed_memory placed_store;
+
 /* Private memory of the process, or of the device. NULL: there is none. */
 static inline void *placed_alloc(heddle_comm *comm, size_t bytes)
 {
@@ -34,7 +43,22 @@ static inline void *placed_alloc(heddle_comm *comm, size_t bytes)
     if (!placed_on_device(comm)) {
         return malloc(bytes + 1);
     }
+    const size_t whole = (bytes / PLACED_ALIGNMENT + 1) * PLACED_ALIGNMENT;
+    if (placed_store.base != NULL && placed_store.used_bytes + whole <= PLACED_STORE_BYTES) {
+        placed_store.used_bytes += whole;
+        return placed_store.base + placed_store.used_bytes - whole;
+    }
     return heddle_buffer_alloc(&memory, comm, bytes + 1, HEDDLE_SPACE_DEVICE) == HEDDLE_OK ? memory : NULL;
+}
+
+/* As heddle_buffer_alloc, and on a device as placed_alloc. */
+static inline heddle_status placed_buffer(void **out, heddle_comm *comm, size_t bytes)
+{
+    if (!placed_on_device(comm)) {
+        return heddle_buffer_alloc(out, comm, bytes, HEDDLE_SPACE_HOST);
+    }
+    *out = placed_alloc(comm, bytes);
+    return *out != NULL ? HEDDLE_OK : HEDDLE_ERR_NOMEM;
 }
 
 /* A device's memory goes with the communicator, when the rank's function has returned: to free some now may wait until

@@ -54,6 +54,16 @@ typedef struct rank_call {
     void *arg;
 } rank_call;
 
+static heddle_status make_store(heddle_comm *comm)
+{
+    placed_store = (placed_memory){0};
+    if (!hd_comm_shares_address_space(comm)) {
+        return HEDDLE_OK;
+    }
+    heddle_status st = heddle_buffer_alloc((void **)&placed_store.base, comm, PLACED_STORE_BYTES, HEDDLE_SPACE_DEVICE);
+    return st == HEDDLE_OK ? heddle_comm_barrier(comm) : st;
+}
+
 /* A rank has a stream of its own for as long as its function runs. */
 static heddle_status call_rank(heddle_comm *comm, void *arg)
 {
@@ -63,6 +73,7 @@ static heddle_status call_rank(heddle_comm *comm, void *arg)
     if (table->stream_create != NULL) {
         st = table->stream_create(&placed_stream, heddle_comm_device(comm));
     }
+    st = st == HEDDLE_OK ? make_store(comm) : st;
     st = st == HEDDLE_OK ? call->fn(comm, call->arg) : st;
     if (placed_stream != HEDDLE_NO_STREAM && st == HEDDLE_OK) { /* else others may never let it end */
         table->stream_destroy(placed_stream, heddle_comm_device(comm));
