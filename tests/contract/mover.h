@@ -127,6 +127,25 @@ out:
     return st;
 }
 
+/* Lists of RANKS parts. */
+static inline void list_parts(hd_transfer_spec *spec, hd_part *send, hd_part *recv, int rank, uint64_t seed)
+{
+    memset(spec, 0, sizeof *spec);
+    spec->send.part = send;
+    spec->recv.part = recv;
+    for (int peer = 0; peer < RANKS; peer++) {
+        if (moves(seed, rank, peer)) {
+            send[spec->send.count++] = (hd_part){peer, random_copy(seed, rank, peer)};
+        }
+        if (moves(seed, peer, rank)) {
+            recv[spec->recv.count++] = (hd_part){peer, random_copy(seed, peer, rank)};
+        }
+    }
+    spec->src_bytes = SRC_BYTES;
+    spec->dst_bytes = DST_BYTES;
+    spec->footprint_bytes = SRC_BYTES + DST_BYTES;
+}
+
 static inline heddle_status mover_open(mover *m, heddle_comm *comm, uint64_t seed, int is_private, int64_t deadline_ms)
 {
     heddle_status st = HEDDLE_OK;
@@ -134,23 +153,10 @@ static inline heddle_status mover_open(mover *m, heddle_comm *comm, uint64_t see
     hd_transfer_spec spec;
     const hd_channel_options options = {
         .deadline_ms = deadline_ms, .what = "test", .line = "of movers", .refusal = refusals, .nrefusals = 2};
-    memset(&spec, 0, sizeof spec);
     memset(m, 0, sizeof *m);
     HD_TRY(mover_arrays(m, comm, seed, is_private));
-    spec.send.part = send;
-    spec.recv.part = recv;
-    for (int peer = 0; peer < RANKS; peer++) {
-        if (moves(seed, m->rank, peer)) {
-            send[spec.send.count++] = (hd_part){peer, random_copy(seed, m->rank, peer)};
-        }
-        if (moves(seed, peer, m->rank)) {
-            recv[spec.recv.count++] = (hd_part){peer, random_copy(seed, peer, m->rank)};
-        }
-    }
-    spec.src_bytes = SRC_BYTES;
-    spec.dst_bytes = DST_BYTES;
+    list_parts(&spec, send, recv, m->rank, seed);
     spec.any_src = is_private;
-    spec.footprint_bytes = SRC_BYTES + DST_BYTES;
     HD_TRY(hd_channel_create(&m->channel, comm, &options));
     HD_TRY(hd_transfers_create(&m->transfer, m->channel, &spec, 1, HEDDLE_OK));
 out:
@@ -200,7 +206,7 @@ static inline heddle_status check(mover *m, int round)
     return HEDDLE_OK;
 }
 
-static inline heddle_status check_counters(mover *m, int rounds)
+static inline heddle_status check_counters(const mover *m, const int64_t *sent, int rounds)
 {
     for (int to = 0; to < RANKS; to++) {
         int64_t bytes = 0;
@@ -208,9 +214,9 @@ static inline heddle_status check_counters(mover *m, int rounds)
         if (to != m->rank && moves(m->seed, m->rank, to)) {
             each_byte(&copy, count_byte, &bytes);
         }
-        if (hd_channel_sent(m->channel)[to] != bytes * rounds) {
+        if (sent[to] != bytes * rounds) {
             return hd_fail(HEDDLE_ERR_INTERNAL, "rank %d has sent %lld bytes to rank %d, not %lld", m->rank,
-                           (long long)hd_channel_sent(m->channel)[to], to, (long long)(bytes * rounds));
+                           (long long)sent[to], to, (long long)(bytes * rounds));
         }
     }
     return HEDDLE_OK;
