@@ -245,15 +245,18 @@ HEDDLE_CHECKED heddle_status heddle_comm_barrier(heddle_comm *comm);
 /* recv gets size * bytes, ordered by rank. */
 HEDDLE_CHECKED heddle_status heddle_comm_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes);
 /* Element-wise sum in rank order; the result is the same bits on every rank. dtype F64, F32 or I64 (wraps); in place.
- * HEDDLE_ERR_ARG also: another dtype, elems negative. */
+ * data may lie on comm's device, on some ranks or on all: what is enqueued there has to be done, and the sum goes by
+ * way of the host, whatever the wire. HEDDLE_ERR_ARG also: another dtype, elems negative, data on another device. */
 HEDDLE_CHECKED heddle_status heddle_comm_allreduce_sum(heddle_comm *comm, void *data, int64_t elems,
                                                        heddle_dtype dtype);
 /* Send to `to` and receive from `from` at the same time (a ring step when to = rank+1, from = rank-1); -1: neither.
  * Returns when the message has arrived and `send` may be written again; any size. Memory of heddle_buffer_alloc (any
- * memory with "threads") is read where it lies, other memory is staged. Host memory: the stream is ignored
- * (heddle/space.h). Collective between the ranks that name each other. HEDDLE_ERR_MISMATCH, on both sides: the sizes
- * differ. HEDDLE_ERR_ARG: no such rank, only one of the two is this rank itself, NULL with bytes to move. Errors of
- * waiting; all ranks are told of those, as by heddle_comm_abort. */
+ * memory with "threads") is read where it lies, other memory is staged. Either array may lie on comm's device: it goes
+ * by way of host memory, whatever the wire, behind what `stream` has so far, and has arrived on return. For host memory
+ * the stream is ignored (heddle/space.h). Collective between the ranks that name each other. HEDDLE_ERR_MISMATCH, on
+ * both sides: the sizes differ. HEDDLE_ERR_ARG: no such rank, only one of the two is this rank itself, NULL with bytes
+ * to move, memory of another device, a stream that is being captured. Errors of waiting; all ranks are told of those,
+ * as by heddle_comm_abort. */
 HEDDLE_CHECKED heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to,
                                                   void *recv, size_t recv_bytes, int from, heddle_stream stream);
 /* The ranks that differ from this one only in their coordinate on mesh axis `axis`, numbered by it. Collective over all

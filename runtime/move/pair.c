@@ -6,6 +6,7 @@
  * READY says what is still to come. A message of the wrong size is taken in all the same, but nothing of it is copied,
  * and DONE says so: both sides learn of it.
  */
+#include "runtime/move/device_image.h"
 #include "runtime/move/transfer.h"
 
 #include <stdio.h>
@@ -307,10 +308,37 @@ static heddle_status to_itself(int rank, const void *send, size_t send_bytes, vo
     return HEDDLE_OK;
 }
 
+/* Both in host memory. */
+static heddle_status carry(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
+                           size_t recv_bytes, int from)
+{
+    if (to >= 0 && to == heddle_comm_rank(comm)) {
+        return to_itself(hd_comm_rank_name(comm, to), send, send_bytes, recv, recv_bytes);
+    }
+    if (hd_comm_pair_ground(comm)->link == NULL) {
+        return hd_comm_send_by_transport(comm, send, send_bytes, to, recv, recv_bytes, from);
+    }
+    return send_and_receive(comm, send, send_bytes, to, recv, recv_bytes, from);
+}
+
+static heddle_status carry_images(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
+                                  size_t recv_bytes, int from, heddle_stream stream)
+{
+    heddle_status st;
+    hd_image out = {0}, in = {0};
+    HD_TRY(hd_image_open(&out, comm, send, to >= 0 ? send_bytes : 0, 1, stream, "sendrecv"));
+    HD_TRY(hd_image_open(&in, comm, recv, from >= 0 ? recv_bytes : 0, 0, stream, "sendrecv"));
+    HD_TRY(carry(comm, out.host, send_bytes, to, in.host, recv_bytes, from));
+    st = hd_image_write(&in);
+out:
+    hd_image_close(&out);
+    hd_image_close(&in);
+    return st;
+}
+
 heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
                                    size_t recv_bytes, int from, heddle_stream stream)
 {
-    (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(comm));
     if (to >= 0 && send_bytes > 0) {
@@ -328,13 +356,8 @@ heddle_status heddle_comm_sendrecv(heddle_comm *comm, const void *send, size_t s
                        rank);
     }
     HD_TRY(hd_comm_begin(comm, "sendrecv"));
-    if (to == rank) {
-        return to_itself(hd_comm_rank_name(comm, rank), send, send_bytes, recv, recv_bytes);
-    }
-    if (hd_comm_pair_ground(comm)->link == NULL) {
-        return hd_comm_send_by_transport(comm, send, send_bytes, to, recv, recv_bytes, from);
-    }
-    st = send_and_receive(comm, send, send_bytes, to, recv, recv_bytes, from);
+    st = hd_comm_device(comm) == NULL ? carry(comm, send, send_bytes, to, recv, recv_bytes, from)
+                                      : carry_images(comm, send, send_bytes, to, recv, recv_bytes, from, stream);
 out:
     return st;
 }

@@ -1,5 +1,5 @@
-/* Routes by themselves, and what a carrier has to bring: one for ranks that are threads, from here to `own_carrier`. Its
- * ranks tell one another where their arrays lie, and every receiver fetches its parts. */
+/* Routes by themselves, and what a carrier has to bring: one for ranks that are threads, from here to `own_carrier`.
+ * Its ranks tell one another where their arrays lie, and every receiver fetches its parts. */
 #include "mover.h"
 
 #include "runtime/move/carrier.h"
