@@ -238,7 +238,7 @@ void heddle_comm_destroy(heddle_comm *comm)
     hd_link_destroy(comm->pair.link);
     hd_comm_renewal_remove(&comm->renewal);
     if (comm->parent == NULL) {
-        hd_comm_close_mail(comm);
+        hd_comm_close_nccl(comm);
         end_watch(comm);
         hd_comm_close_maps(comm);
         take_apart(comm);

@@ -50,22 +50,22 @@ const char *hd_comm_wire_name(const heddle_comm *comm);
 #define HD_WIRES(X) X(PEER, peer) X(NCCL, nccl) X(HOST, host)
 /* Of the wire nccl: messages between the memories of the ranks' devices, in the order of a stream. Peers are numbers in
  * the communicator that the user opened. */
-typedef struct hd_comm_letters {
+typedef struct hd_nccl_batch {
     heddle_device_message *send, *recv;
     int nsends, nrecvs;
     int64_t deadline_ms; /* 0: the communicator's */
-} hd_comm_letters;
+} hd_nccl_batch;
 /* Returns when all of it is enqueued as one. After a failure what was enqueued ends soon, and the communicator is of no
  * more use. */
-heddle_status hd_comm_mail_exchange(heddle_comm *comm, const hd_comm_letters *letters, heddle_stream stream,
+heddle_status hd_comm_nccl_exchange(heddle_comm *comm, const hd_nccl_batch *batch, heddle_stream stream,
                                     int is_captured);
 /* Has anything gone wrong with what is enqueued, or in another rank? Never waits. */
-heddle_status hd_comm_mail_check(heddle_comm *comm);
+heddle_status hd_comm_nccl_check(heddle_comm *comm);
 /* What is enqueued ends soon, and all ranks are told `st` with the sentence of the moment; returns it, or what it is
  * due to. */
-heddle_status hd_comm_mail_give_up(heddle_comm *comm, heddle_status st);
+heddle_status hd_comm_nccl_give_up(heddle_comm *comm, heddle_status st);
 /* 1: something went wrong, and the library's handle is lent: what is enqueued ends when its owner ends that. */
-int hd_comm_mail_is_left(heddle_comm *comm);
+int hd_comm_nccl_is_left(heddle_comm *comm);
 /* Ranks of the user's communicator that have this rank's device, itself included; and does any process have several
  * ranks, on whatever devices. */
 typedef struct hd_sharers {

@@ -103,7 +103,7 @@ typedef struct hd_breaker {
     void (*destroy)(struct hd_breaker *breaker);
 } hd_breaker;
 
-typedef struct hd_comm_mail hd_comm_mail;
+typedef struct hd_comm_nccl hd_comm_nccl;
 typedef struct hd_mapping hd_mapping;
 
 struct heddle_comm {
@@ -131,7 +131,7 @@ struct heddle_comm {
     hd_breaker *breaker;        /* NULL: nobody */
     hd_device *device;          /* of the communicator without parent; NULL: none */
     heddle_wire wire;           /* between devices, where there is one */
-    hd_comm_mail *mail;         /* wire nccl; of the communicator without parent */
+    hd_comm_nccl *nccl;         /* wire nccl; of the communicator without parent */
     void *lent;                 /* by the caller: a handle of the wire's library. NULL: none */
     hd_sharers sharers;         /* of it */
     hd_watch *watch;            /* NULL: no wire on which devices wait */
@@ -213,7 +213,7 @@ typedef struct hd_wire {
 HD_WIRES(HD_WIRE_OF)
 #undef HD_WIRE_OF
 
-void hd_comm_close_mail(heddle_comm *comm); /* of the wire nccl */
+void hd_comm_close_nccl(heddle_comm *comm); /* of the wire nccl */
 /* Collective. *place: of every rank, the caller's to free. */
 heddle_status hd_comm_gather_places(hd_device_place **place, hd_sharers *sharers, heddle_comm *comm,
                                     const hd_device *device);

@@ -106,7 +106,7 @@ static heddle_status record(hd_route *r, heddle_stream stream, int is_captured, 
 static int has_ended(const hd_route *r)
 {
     hd_enqueued *e = &of(r)->executions;
-    return hd_enqueued_has_ended(e, hd_now_ns() + END_NS) && !(e->is_captured && hd_comm_mail_is_left(r->comm));
+    return hd_enqueued_has_ended(e, hd_now_ns() + END_NS) && !(e->is_captured && hd_comm_nccl_is_left(r->comm));
 }
 
 /* The sentence stays. src and dst are the caller's again, or the device's memory is left alone. */
@@ -126,9 +126,9 @@ static heddle_status await_end(hd_route *r, heddle_status st)
 /* A rank that cannot take part would be waited for: it gives up. */
 static heddle_status refuse(hd_route *r, int reason, heddle_status st)
 {
-    heddle_status known = hd_comm_mail_check(r->comm);
+    heddle_status known = hd_comm_nccl_check(r->comm);
     if (known == HEDDLE_OK) {
-        known = hd_comm_mail_give_up(r->comm, st == HEDDLE_OK ? hd_route_say_refusal(r, reason) : st);
+        known = hd_comm_nccl_give_up(r->comm, st == HEDDLE_OK ? hd_route_say_refusal(r, reason) : st);
     }
     return await_end(r, known);
 }
@@ -137,10 +137,10 @@ static heddle_status run(hd_route *r, const void *src, void *dst, heddle_stream 
 {
     heddle_status st = HEDDLE_OK;
     int captures = 0;
-    HD_TRY(hd_comm_mail_check(r->comm));
+    HD_TRY(hd_comm_nccl_check(r->comm));
     st = hd_route_look_at(&captures, r, stream);
     st = st == HEDDLE_OK ? record(r, stream, captures, enqueue(r, src, dst, stream, captures)) : st;
-    st = st == HEDDLE_OK ? st : hd_comm_mail_give_up(r->comm, st);
+    st = st == HEDDLE_OK ? st : hd_comm_nccl_give_up(r->comm, st);
 out:
     return await_end(r, st);
 }
@@ -156,9 +156,9 @@ static heddle_status test(hd_route *r, int *done)
 {
     heddle_status st = HEDDLE_OK;
     *done = 1;
-    HD_TRY(hd_comm_mail_check(r->comm));
+    HD_TRY(hd_comm_nccl_check(r->comm));
     HD_TRY(hd_enqueued_test(done, &of(r)->executions));
-    st = *done ? hd_comm_mail_check(r->comm) : HEDDLE_OK; /* what was aborted has ended, too */
+    st = *done ? hd_comm_nccl_check(r->comm) : HEDDLE_OK; /* what was aborted has ended, too */
 out:
     *done |= st != HEDDLE_OK;
     return await_end(r, st);
@@ -166,7 +166,7 @@ out:
 
 static heddle_status look(void *comm)
 {
-    return hd_comm_mail_check(comm);
+    return hd_comm_nccl_check(comm);
 }
 
 static heddle_status wait(hd_route *r)
@@ -174,13 +174,13 @@ static heddle_status wait(hd_route *r)
     int done = 0;
     const int64_t deadline_ns = hd_comm_deadline_ns(r->comm, r->spec.options.deadline_ms);
     heddle_status st = hd_enqueued_wait(&of(r)->executions, deadline_ns, look, r->comm);
-    st = st == HEDDLE_ERR_TIMEOUT ? hd_comm_mail_give_up(r->comm, st) : st;
+    st = st == HEDDLE_ERR_TIMEOUT ? hd_comm_nccl_give_up(r->comm, st) : st;
     return st == HEDDLE_OK ? test(r, &done) : await_end(r, st);
 }
 
 static heddle_status wait_on(hd_route *r, heddle_stream stream)
 {
-    heddle_status st = hd_comm_mail_check(r->comm);
+    heddle_status st = hd_comm_nccl_check(r->comm);
     return st == HEDDLE_OK ? hd_enqueued_order(&of(r)->executions, stream) : st;
 }
 

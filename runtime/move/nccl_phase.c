@@ -9,7 +9,7 @@ struct hd_nccl_phase {
     hd_device *device;
     heddle_dtype dtype;
     int64_t elem_bytes;
-    hd_comm_letters letters;
+    hd_nccl_batch batch;
     int64_t *send_at, *recv_at;               /* where a message lies */
     unsigned char *send_packed, *recv_packed; /* 1: in the staging */
     int *send_to;                             /* ranks of comm */
@@ -59,11 +59,11 @@ static void add_send(making *m, const hd_part *part)
     hd_nccl_phase *n = m->n;
     hd_copy copy = stream_of(m, part);
     heddle_message whole = hd_copy_message(&copy, HD_SIDE_SRC, part->peer);
-    int i = n->letters.nsends++;
-    n->letters.send[i] =
+    int i = n->batch.nsends++;
+    n->batch.send[i] =
         (heddle_device_message){.bytes = hd_copy_bytes(&copy), .peer = hd_comm_rank_name(n->comm, part->peer)};
     n->send_to[i] = part->peer;
-    n->bytes += n->letters.send[i].bytes;
+    n->bytes += n->batch.send[i].bytes;
     n->send_packed[i] = whole.nloops > 0;
     n->send_at[i] = whole.nloops > 0 ? pack(m, copy) : whole.offset_bytes;
 }
@@ -104,16 +104,16 @@ static void add_recvs(making *m)
         const hd_part *part = &recv->part[i];
         hd_copy copy = stream_of(m, part);
         heddle_message whole = hd_copy_message(&copy, HD_SIDE_DST, part->peer);
-        int packed = adds || whole.nloops > 0, k = n->letters.nrecvs;
+        int packed = adds || whole.nloops > 0, k = n->batch.nrecvs;
         if (part->peer == m->rank) {
             m->part_at[i] = m->own_at;
             continue;
         }
         int64_t bytes = hd_copy_bytes(&copy);
-        n->letters.recv[k] = (heddle_device_message){.bytes = bytes, .peer = hd_comm_rank_name(n->comm, part->peer)};
+        n->batch.recv[k] = (heddle_device_message){.bytes = bytes, .peer = hd_comm_rank_name(n->comm, part->peer)};
         n->recv_packed[k] = (unsigned char)packed;
         n->recv_at[k] = m->part_at[i] = packed ? hd_device_reserve(&n->stage_bytes, bytes) : whole.offset_bytes;
-        n->letters.nrecvs++;
+        n->batch.nrecvs++;
         if (packed && !adds) {
             unpack(m, copy, n->recv_at[k]);
         }
@@ -142,8 +142,8 @@ static heddle_status alloc_all(making *m)
     hd_nccl_phase *n = m->n;
     size_t sends = (size_t)m->spec->send.count, recvs = (size_t)m->spec->recv.count;
     const char *what = "messages between devices";
-    HD_TRY(hd_alloc((void **)&n->letters.send, sends, sizeof *n->letters.send, what));
-    HD_TRY(hd_alloc((void **)&n->letters.recv, recvs, sizeof *n->letters.recv, what));
+    HD_TRY(hd_alloc((void **)&n->batch.send, sends, sizeof *n->batch.send, what));
+    HD_TRY(hd_alloc((void **)&n->batch.recv, recvs, sizeof *n->batch.recv, what));
     HD_TRY(hd_alloc((void **)&n->send_at, sends, sizeof *n->send_at, what));
     HD_TRY(hd_alloc((void **)&n->recv_at, recvs, sizeof *n->recv_at, what));
     HD_TRY(hd_alloc((void **)&n->send_packed, sends, 1, what));
@@ -161,7 +161,7 @@ static heddle_status make(making *m)
     heddle_status st = HEDDLE_OK;
     hd_nccl_phase *n = m->n;
     const hd_copy *clear = m->spec->clear;
-    int64_t deadline_ns = hd_comm_deadline_ns(n->comm, n->letters.deadline_ms);
+    int64_t deadline_ns = hd_comm_deadline_ns(n->comm, n->batch.deadline_ms);
     HD_TRY(alloc_all(m));
     add_sends(m);
     add_recvs(m);
@@ -188,7 +188,7 @@ heddle_status hd_nccl_phase_create(hd_nccl_phase **out, const hd_route *route, i
         m.n->device = route->device;
         m.n->dtype = route->spec.dtype;
         m.n->elem_bytes = route->spec.elem_bytes;
-        m.n->letters.deadline_ms = route->spec.options.deadline_ms;
+        m.n->batch.deadline_ms = route->spec.options.deadline_ms;
         st = make(&m);
     }
     HD_FREE_ALL(m.before, m.after, m.part_at);
@@ -210,14 +210,13 @@ void hd_nccl_phase_destroy(hd_nccl_phase *n)
     hd_device_list_free(&n->after);
     hd_device_sums_free(&n->sums);
     hd_device_free(n->device, n->stage);
-    HD_FREE_ALL(n->letters.send, n->letters.recv, n->send_at, n->recv_at, n->send_packed, n->recv_packed, n->send_to,
-                n);
+    HD_FREE_ALL(n->batch.send, n->batch.recv, n->send_at, n->recv_at, n->send_packed, n->recv_packed, n->send_to, n);
 }
 
 void hd_nccl_phase_inform(hd_nccl_info *info, const hd_nccl_phase *n)
 {
     info->bytes += n->bytes;
-    info->messages += n->letters.nsends;
+    info->messages += n->batch.nsends;
     info->packed_bytes += n->packed_bytes;
     info->memory_bytes += n->stage_bytes + n->clear.bytes + n->before.bytes + n->after.bytes;
 }
@@ -226,7 +225,7 @@ void hd_nccl_phase_inform(hd_nccl_info *info, const hd_nccl_phase *n)
 
 static heddle_status exchange(hd_nccl_phase *n, const void *src, void *dst, heddle_stream stream, int is_captured)
 {
-    hd_comm_letters *l = &n->letters;
+    hd_nccl_batch *l = &n->batch;
     for (int i = 0; i < l->nsends; i++) {
         const char *base = n->send_packed[i] ? n->stage : src;
         l->send[i].data = (void *)(uintptr_t)(base + n->send_at[i]);
@@ -234,7 +233,7 @@ static heddle_status exchange(hd_nccl_phase *n, const void *src, void *dst, hedd
     for (int i = 0; i < l->nrecvs; i++) {
         l->recv[i].data = (n->recv_packed[i] ? n->stage : (char *)dst) + n->recv_at[i];
     }
-    return l->nsends + l->nrecvs > 0 ? hd_comm_mail_exchange(n->comm, l, stream, is_captured) : HEDDLE_OK;
+    return l->nsends + l->nrecvs > 0 ? hd_comm_nccl_exchange(n->comm, l, stream, is_captured) : HEDDLE_OK;
 }
 
 static heddle_status run(hd_nccl_phase *n, const void *src, void *dst, heddle_stream stream, int is_captured)
@@ -260,8 +259,8 @@ heddle_status hd_nccl_phase_run(hd_nccl_phase *n, const void *src, void *dst, he
         st = run(n, src, dst, stream, is_captured);
         n->device->library->leave(before);
     }
-    for (int i = 0; st == HEDDLE_OK && i < n->letters.nsends; i++) {
-        sent[n->send_to[i]] += n->letters.send[i].bytes;
+    for (int i = 0; st == HEDDLE_OK && i < n->batch.nsends; i++) {
+        sent[n->send_to[i]] += n->batch.send[i].bytes;
     }
-    return st == HEDDLE_OK ? st : hd_comm_mail_give_up(n->comm, st);
+    return st == HEDDLE_OK ? st : hd_comm_nccl_give_up(n->comm, st);
 }
