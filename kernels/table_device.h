@@ -44,6 +44,7 @@ typedef struct hd_device_state {
     uint64_t ready[HD_DEVICE_MAX_PEERS], done[HD_DEVICE_MAX_PEERS]; /* written by peers */
     uint64_t place[HD_DEVICE_MAX_PEERS];                            /* likewise, before READY */
     uint32_t moved[HD_DEVICE_MAX_PEERS];                            /* blocks that have moved their part for a peer */
+    uint64_t bytes_to[HD_DEVICE_MAX_PEERS];                         /* as the report has them */
 } hd_device_state;
 
 /* What waiting came to. */

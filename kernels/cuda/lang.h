@@ -9,10 +9,11 @@
  *
  * Memory of devices, and host memory that devices see, is touched through hd_load_N and hd_store_N alone (N bytes, at a
  * multiple of N): 16, 8, 4, 2, 1. hd_load_constant_N is for what nobody writes while the kernel runs, which caches need
- * not agree about. The flags of other ranks are read by hd_load_acquire_system and written by hd_store_release_system;
- * what the host may read at any time is written by hd_store_relaxed_system;
- * counters that blocks of one kernel share grow by hd_add_device (acquire and release), which returns the old value;
- * hd_count_device counts only, and orders nothing.
+ * not agree about. The flags of other ranks are read by hd_load_acquire_system and written by hd_store_release_system,
+ * or several by hd_store_relaxed_system behind one hd_fence_system. What the host may read at any time is written by
+ * hd_store_relaxed_system; hd_load_relaxed_system looks whether it is worth while to acquire.
+ * Counters that blocks of one kernel share grow by hd_add_device (acquire and release), which returns the old value,
+ * by hd_add_system where what stands before is for other devices; hd_count_device counts only, and orders nothing.
  */
 #ifndef HD_CUDA_LANG_H
 #define HD_CUDA_LANG_H
@@ -120,6 +121,18 @@ HD_DEV uint64_t hd_load_acquire_system(const uint64_t *at)
     return value;
 }
 
+HD_DEV uint64_t hd_load_relaxed_system(const uint64_t *at)
+{
+    uint64_t value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+    return value;
+}
+
+HD_DEV void hd_fence_system(void)
+{
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
 HD_DEV void hd_store_release_system(uint64_t *at, uint64_t value)
 {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
@@ -134,6 +147,13 @@ HD_DEV uint32_t hd_add_device(uint32_t *at, uint32_t value)
 {
     uint32_t before;
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(value) : "memory");
+    return before;
+}
+
+HD_DEV uint32_t hd_add_system(uint32_t *at, uint32_t value)
+{
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.sys.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(at), "r"(value) : "memory");
     return before;
 }
 

@@ -1,5 +1,4 @@
-/* Boxes between device memories, any dtype, and how ranks meet over them
- * (kernels/table_device.h). */
+/* Boxes between device memories, any dtype, and how ranks meet over them (kernels/table_device.h). */
 #include "kernels/cuda/divide.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/lang.h"
@@ -63,8 +62,7 @@ HD_DEV place place_of(const hd_list_box *box, uint32_t v, int has_few)
     return at;
 }
 
-/* Loads of several vectors, then their stores: neighbouring threads have
- * neighbouring vectors. */
+/* Loads of several vectors, then their stores: neighbouring threads have neighbouring vectors. */
 #define COPY_VECTORS(bytes, type, nothing)                                                                             \
     HD_DEV void copy_##bytes(const hd_list_box *box, char *dst, const char *src, uint32_t first, uint32_t step,        \
                              int has_few, mode how)                                                                    \
@@ -97,15 +95,24 @@ COPY_VECTORS(4, uint32_t, 0)
 COPY_VECTORS(2, uint16_t, 0)
 COPY_VECTORS(1, uint8_t, 0)
 
-/* Addresses came that are less aligned than the box: each vector byte by byte.
- */
-HD_DEV void copy_bytes(const hd_list_box *box, char *dst, const char *src, uint32_t first, uint32_t step, mode how)
+#define COPY_PIECES(bytes, type)                                                                                       \
+    for (uint32_t i = 0; i < box->width_bytes; i += bytes) {                                                           \
+        type held = how == ZEROS ? 0 : hd_load_##bytes(src + at.src + i);                                              \
+        hd_store_##bytes(dst + at.dst + i, held);                                                                      \
+    }
+
+/* Addresses came that are less aligned than the box: each vector in such pieces as both allow. */
+HD_DEV void copy_pieces(const hd_list_box *box, char *dst, const char *src, uint32_t first, uint32_t step, mode how)
 {
+    const uintptr_t bits = (uintptr_t)src | (uintptr_t)dst;
     for (uint32_t v = first; v < box->vectors; v += step) {
         place at = place_of(box, v, 0);
-        for (uint32_t i = 0; i < box->width_bytes; i++) {
-            uint8_t held = how == ZEROS ? 0 : hd_load_1(src + at.src + i);
-            hd_store_1(dst + at.dst + i, held);
+        if (bits % 8 == 0) {
+            COPY_PIECES(8, uint64_t)
+        } else if (bits % 4 == 0) {
+            COPY_PIECES(4, uint32_t)
+        } else {
+            COPY_PIECES(1, uint8_t)
         }
     }
 }
@@ -117,7 +124,7 @@ HD_DEV void copy_box(const move_args *a, const block_memory *m, int has_few, mod
     char *dst = m->dst + box->dst_offset_bytes;
     uint32_t first = m->block.part * HD_THREADS + HD_THREAD, step = box->parts * HD_THREADS;
     if ((((uintptr_t)src | (uintptr_t)dst) & (box->width_bytes - 1)) != 0) {
-        copy_bytes(box, dst, src, first, step, how);
+        copy_pieces(box, dst, src, first, step, how);
     } else if (box->width_bytes == 16) {
         copy_16(box, dst, src, first, step, has_few, how);
     } else if (box->width_bytes == 8) {
@@ -137,10 +144,11 @@ HD_DEV hd_device_outcome await(const hd_device_meet *meet, const uint64_t *flag,
 {
     uint64_t deadline = hd_timer_ns() + meet->deadline_ns;
     for (int i = 1;; i++) {
-        if ((int64_t)(hd_load_acquire_system(flag) - epoch) >= 0) {
+        if ((int64_t)(hd_load_relaxed_system(flag) - epoch) >= 0) {
+            (void)hd_load_acquire_system(flag); /* once: it empties the processor's cache */
             return HD_DEVICE_CAME;
         }
-        if (i % LOOK_EVERY == 0 && hd_load_acquire_system(meet->abort_word) != 0) {
+        if (i % LOOK_EVERY == 0 && hd_load_relaxed_system(meet->abort_word) != 0) {
             return HD_DEVICE_ABORTED;
         }
         if (i % LOOK_EVERY == 0 && hd_timer_ns() > deadline) {
@@ -150,8 +158,7 @@ HD_DEV hd_device_outcome await(const hd_device_meet *meet, const uint64_t *flag,
     }
 }
 
-/* Remembered in the state, so that this launch and all later ones move nothing
- * more. */
+/* Remembered in the state, so that this launch and all later ones move nothing more. */
 HD_DEV int came(const hd_device_meet *meet, int peer, const uint64_t *flag, uint64_t epoch)
 {
     hd_device_outcome outcome = await(meet, flag, epoch);
@@ -161,18 +168,27 @@ HD_DEV int came(const hd_device_meet *meet, int peer, const uint64_t *flag, uint
     return outcome == HD_DEVICE_CAME;
 }
 
+HD_DEV int is_told(const hd_device_meet *meet, int p)
+{
+    return (meet->heard >> p & 1) != 0 && p != meet->rank;
+}
+
 HD_DEV void tell_ready(const hd_device_meet *meet, uint64_t epoch)
 {
     for (int p = 0; p < meet->npeers; p++) {
-        if ((meet->heard >> p & 1) != 0 && p != meet->rank) {
+        if (is_told(meet, p)) {
             hd_store_8(&meet->peer_state[p]->place[meet->rank], meet->place[p]);
-            hd_store_release_system(&meet->peer_state[p]->ready[meet->rank], epoch);
+        }
+    }
+    hd_fence_system(); /* once for all: it waits for what was stored at the peers */
+    for (int p = 0; p < meet->npeers; p++) {
+        if (is_told(meet, p)) {
+            hd_store_relaxed_system(&meet->peer_state[p]->ready[meet->rank], epoch);
         }
     }
 }
 
-/* 1: this block may move. The first block that comes, whichever it is, speaks
- * for the rank. */
+/* 1: this block may move. The first block that comes, whichever it is, speaks for the rank. */
 HD_DEV uint32_t enter(const hd_device_meet *meet, int peer, uint64_t epoch)
 {
     if (hd_load_acquire_system(&meet->state->failure) != 0) {
@@ -195,14 +211,15 @@ HD_DEV void report_on(const hd_device_meet *meet, const hd_list *list, uint64_t 
     for (int p = 0; p < meet->npeers; p++) {
         uint64_t bytes = hd_load_constant_8(&list->bytes_of[p]);
         if (bytes != 0) {
-            hd_store_relaxed_system(&report->bytes_to[p], hd_load_8(&report->bytes_to[p]) + bytes);
+            bytes += hd_load_8(&meet->state->bytes_to[p]); /* not of the host's memory, which is far */
+            hd_store_8(&meet->state->bytes_to[p], bytes);
+            hd_store_relaxed_system(&report->bytes_to[p], bytes);
         }
     }
     hd_store_release_system(&report->epoch, epoch);
 }
 
-/* The last block of the launch: everybody who moves something of this rank's
- * has done so. */
+/* The last block of the launch: everybody who moves something of this rank's has done so. */
 HD_DEV void finish(const hd_device_meet *meet, const hd_list *list, uint64_t epoch)
 {
     hd_device_state *state = meet->state;
@@ -210,7 +227,7 @@ HD_DEV void finish(const hd_device_meet *meet, const hd_list *list, uint64_t epo
     hd_store_4(&state->ended, 0);
     uint64_t failure = hd_load_acquire_system(&state->failure);
     for (int p = 0; p < meet->npeers && failure == 0; p++) {
-        if ((meet->heard >> p & 1) != 0 && p != meet->rank && !came(meet, p, &state->done[p], epoch)) {
+        if (is_told(meet, p) && !came(meet, p, &state->done[p], epoch)) {
             failure = hd_load_acquire_system(&state->failure);
         }
     }
@@ -223,13 +240,13 @@ HD_DEV void finish(const hd_device_meet *meet, const hd_list *list, uint64_t epo
     hd_store_8(&state->epoch, epoch);
 }
 
-/* The last block for a peer tells it, behind what all its blocks have stored.
- */
+/* The last block for a peer tells it, behind what all its blocks have stored: each of them makes that seen by the whole
+ * system before it counts. */
 HD_DEV void leave(const hd_device_meet *meet, const hd_list *list, int peer, int has_moved, uint64_t epoch)
 {
     hd_device_state *state = meet->state;
     if (has_moved && peer >= 0 && peer != meet->rank &&
-        hd_add_device(&state->moved[peer], 1) + 1 == hd_load_constant_4(&list->blocks_of[peer])) {
+        hd_add_system(&state->moved[peer], 1) + 1 == hd_load_constant_4(&list->blocks_of[peer])) {
         hd_store_4(&state->moved[peer], 0);
         hd_store_release_system(&meet->peer_state[peer]->done[meet->rank], epoch);
     }

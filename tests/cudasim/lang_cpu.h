@@ -76,6 +76,14 @@ HD_DEV hd_v16 hd_zero_16(void)
     return (hd_v16){0, 0};
 }
 
+/* 1: nothing was stored since the last fence, by fibres of one thread in turn. The race detector knows no fences. */
+static _Thread_local int hd_sim_is_fenced;
+
+HD_DEV void hd_sim_set_fenced(int is_fenced)
+{
+    __atomic_store_n(&hd_sim_is_fenced, is_fenced, __ATOMIC_RELAXED);
+}
+
 #define HD_SIM_ACCESS(bytes, type)                                                                                     \
     HD_DEV type hd_load_##bytes(const void *at)                                                                        \
     {                                                                                                                  \
@@ -87,6 +95,7 @@ HD_DEV hd_v16 hd_zero_16(void)
     }                                                                                                                  \
     HD_DEV void hd_store_##bytes(void *at, type value)                                                                 \
     {                                                                                                                  \
+        hd_sim_set_fenced(0);                                                                                          \
         *(type *)hd_sim_at(at, bytes) = value;                                                                         \
     }
 
@@ -101,6 +110,16 @@ HD_DEV uint64_t hd_load_acquire_system(const uint64_t *at)
     return __atomic_load_n((const uint64_t *)hd_sim_at(at, 8), __ATOMIC_ACQUIRE);
 }
 
+HD_DEV uint64_t hd_load_relaxed_system(const uint64_t *at)
+{
+    return __atomic_load_n((const uint64_t *)hd_sim_at(at, 8), __ATOMIC_RELAXED);
+}
+
+HD_DEV void hd_fence_system(void)
+{
+    hd_sim_set_fenced(1);
+}
+
 HD_DEV void hd_store_release_system(uint64_t *at, uint64_t value)
 {
     __atomic_store_n((uint64_t *)hd_sim_at(at, 8), value, __ATOMIC_RELEASE);
@@ -108,7 +127,16 @@ HD_DEV void hd_store_release_system(uint64_t *at, uint64_t value)
 
 HD_DEV void hd_store_relaxed_system(uint64_t *at, uint64_t value)
 {
-    __atomic_store_n((uint64_t *)hd_sim_at(at, 8), value, __ATOMIC_RELAXED);
+    if (__atomic_load_n(&hd_sim_is_fenced, __ATOMIC_RELAXED)) {
+        __atomic_store_n((uint64_t *)hd_sim_at(at, 8), value, __ATOMIC_RELEASE);
+    } else {
+        __atomic_store_n((uint64_t *)hd_sim_at(at, 8), value, __ATOMIC_RELAXED);
+    }
+}
+
+HD_DEV uint32_t hd_add_system(uint32_t *at, uint32_t value)
+{
+    return __atomic_fetch_add((uint32_t *)hd_sim_at(at, 4), value, __ATOMIC_ACQ_REL);
 }
 
 HD_DEV uint32_t hd_count_device(uint32_t *at, uint32_t value)

@@ -11,6 +11,9 @@ cd "${HEDDLE_SOURCE:?}"
 table='hd_load_acquire_system   ld.acquire.sys.global.u64       = LONG((const uint64_t *)a)
 hd_store_release_system  st.release.sys.global.u64       LONG((uint64_t *)a, 7)
 hd_store_relaxed_system  st.relaxed.sys.global.u64       LONG((uint64_t *)a, 7)
+hd_load_relaxed_system   ld.relaxed.sys.global.u64       = LONG((const uint64_t *)a)
+hd_fence_system          fence.acq_rel.sys               ()
+hd_add_system            atom.add.acq_rel.sys.global.u32 = INT((uint32_t *)a, 7)
 hd_add_device            atom.add.acq_rel.gpu.global.u32 = INT((uint32_t *)a, 7)
 hd_count_device          atom.add.relaxed.gpu.global.u32 = INT((uint32_t *)a, 7)
 hd_sync                  bar.sync|barrier.sync           ()
@@ -30,7 +33,7 @@ while read -r function instruction _; do
     case $function in hd_load_constant_*) continue ;; esac
     body_of "$function" | grep -q '"memory"' || fail "lang.h: $function lets the compiler move what stands beside it"
 done <<<"$table"
-[ "$(grep -cE 'asm volatile\("(ld|st|atom|red|fence|membar)' kernels/cuda/lang.h)" = 8 ] ||
+[ "$(grep -cE 'asm volatile\("(ld|st|atom|red|fence|membar)' kernels/cuda/lang.h)" = 11 ] ||
     fail "lang.h has instructions for memory that the table does not know"
 
 # --- what nvcc makes of them
@@ -70,8 +73,29 @@ else
             [ -z "$instruction" ] || grep -qF -- "$instruction" <<<"$table" || fail "$kernels.cu comes to '$instruction', which is not of lang.h"
         done <<<"$found"
     done
-    for wanted in ld.acquire.sys.global.u64 st.release.sys.global.u64 atom.add.acq_rel.gpu.global.u32; do
-        orders "$work/move.ptx" | grep -qF "$wanted" || fail "no kernel of move.cu has $wanted"
+    # Each once where the source has it once, whatever the compiler makes of it otherwise: one fence for all READYs, one
+    # acquire for a wait, and polls that do neither. Bytes go 16 at a time; who reads a peer's memory reads what is there
+    # now.
+    per_kernel() { orders "$work/move.ptx" | awk -v kernel="$1" -v text="$2" '$1 == kernel && index($2, text) == 1 { n++ } END { print n + 0 }'; }
+    for kernel in push_few push_any pull_few pull_any clear_any; do
+        while read -r instruction most; do
+            found=$(per_kernel $kernel "$instruction")
+            [ "$found" -ge 1 ] && [ "$found" -le "$most" ] || fail "$kernel has $instruction $found times, wanted 1 to $most"
+        done <<<"fence.acq_rel.sys 1
+ld.acquire.sys 5
+atom.add.acq_rel.sys 1
+atom.add.acq_rel.gpu 1
+st.global.L1::no_allocate.v4 8"
+        loads=$(per_kernel $kernel ld.global.nc.L1::no_allocate.v4)
+        case $kernel in
+        push_*) [ "$loads" = 8 ] || fail "$kernel loads 16 bytes at a time $loads times, wanted 8" ;;
+        *) [ "$loads" = 0 ] || fail "$kernel reads what others may write as if nobody did" ;;
+        esac
+    done
+    for source in move sum; do
+        for bad in '\.local' '(div|rem)\.[us]64'; do
+            ! grep -nE "$bad" "$work/$source.ptx" || fail "$source.cu has $bad"
+        done
     done
 fi
 [ $failed = 0 ] && echo "orders and scopes are as the table has them"
