@@ -191,7 +191,7 @@ int hd_route_counts_late(const hd_route *r)
 
 void hd_route_get_info(hd_route_info *out, const hd_route *r)
 {
-    *out = (hd_route_info){.wire = r->carrier->name,
+    *out = (hd_route_info){.wire = r->device != NULL ? hd_comm_wire_name(r->comm) : "",
                            .workspace_bytes = r->owns_work ? r->spec.work_bytes : 0,
                            .executions = r->executions};
     r->carrier->inform(out, r);

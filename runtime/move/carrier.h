@@ -94,7 +94,6 @@ void hd_route_explain(hd_route_words *out, const hd_route *route);
 /* --- for carriers ------------------------------------------------------------------------------------------------- */
 
 typedef struct hd_carrier {
-    const char *name;
     int counts_late;
     /* Collective, and the first that it does with the others is to agree on `mine`. */
     heddle_status (*make)(hd_route *route, heddle_status mine);

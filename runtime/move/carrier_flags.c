@@ -157,7 +157,6 @@ static void destroy(hd_route *r)
 }
 
 const hd_carrier hd_carrier_flags = {
-    .name = "",
     .make = make,
     .run = run,
     .start = start,

@@ -204,7 +204,6 @@ static void destroy(hd_route *r)
 }
 
 const hd_carrier hd_carrier_host = {
-    .name = "host",
     .make = make,
     .run = run,
     .start = start,

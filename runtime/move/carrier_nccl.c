@@ -240,7 +240,6 @@ static void destroy(hd_route *r)
 }
 
 const hd_carrier hd_carrier_nccl = {
-    .name = "nccl",
     .make = make,
     .run = run,
     .start = start,

@@ -314,7 +314,6 @@ static void destroy(hd_route *r)
 }
 
 const hd_carrier hd_carrier_peer = {
-    .name = "peer",
     .counts_late = 1,
     .make = hd_push_make,
     .run = run,

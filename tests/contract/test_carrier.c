@@ -108,7 +108,6 @@ static void destroy(hd_route *r)
 }
 
 static const hd_carrier own_carrier = {
-    .name = "own",
     .make = make,
     .run = run,
     .start = run,
