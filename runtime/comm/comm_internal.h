@@ -66,10 +66,10 @@ heddle_status hd_comm_nccl_check(heddle_comm *comm);
 heddle_status hd_comm_nccl_give_up(heddle_comm *comm, heddle_status st);
 /* 1: something went wrong, and the library's handle is lent: what is enqueued ends when its owner ends that. */
 int hd_comm_nccl_is_left(heddle_comm *comm);
-/* Ranks of the user's communicator that have this rank's device, itself included; and does any process have several
- * ranks, on whatever devices. */
+/* Ranks of the user's communicator: of all, how many have this rank's device, itself included; and does any process
+ * have several, on whatever devices. */
 typedef struct hd_sharers {
-    int all, in_process, any_together;
+    int ranks, all, in_process, any_together;
 } hd_sharers;
 hd_sharers hd_comm_sharers(const heddle_comm *comm);
 /* Wire peer: not 0 when somebody has given up or died; kernels look at it. */

@@ -47,7 +47,7 @@ heddle_status hd_comm_gather_places(hd_device_place **out, hd_sharers *sharers, 
     }
     HD_TRY(hd_comm_agree(comm, st));
     HD_TRY(hd_comm_gather(comm, HD_CALL_ALLGATHER, &own, place, sizeof own));
-    *sharers = (hd_sharers){0};
+    *sharers = (hd_sharers){.ranks = comm->size};
     for (int r = 0; r < comm->size; r++) {
         int is_same = strcmp(place[r].id, own.id) == 0;
         sharers->all += is_same;

@@ -31,10 +31,16 @@ static heddle_status clear(const hd_push *p, const hd_push_list *list, void *dst
     return launched(p, p->kernels->clear(&move, stream));
 }
 
-/* 0: there is a rank that cannot store to all of it. */
+/* 0: there is a rank that cannot store to all of it. Ranks of one process have one address for it; on other devices
+ * they reach what those reach. */
 static int tell(const hd_push *p, hd_push_step *step, const void *at, int64_t bytes)
 {
     int all = 1;
+    const hd_sharers sharers = hd_comm_sharers(p->comm);
+    if (sharers.any_together && sharers.all < sharers.ranks &&
+        p->device->library->ask_reached(&all, at, p->device->number) != HEDDLE_OK) {
+        return 0;
+    }
     for (int r = 0; r < p->nranks; r++) {
         step->meet.place[r] = hd_comm_at_peer(p->comm, r, at, bytes);
         all &= step->meet.place[r] != 0 || (step->meet.heard >> r & 1) == 0;
@@ -53,8 +59,11 @@ static heddle_status meet(hd_push *p, hd_push_step *step, const void *src, void 
         const int64_t bytes = step->land.list != NULL ? p->spec->dst_bytes : 0; /* else it is memory of the plan */
         step->lands = !tell(p, step, at, bytes);
         if (step->lands && (step->land.list == NULL || !tell(p, step, p->memory + step->slots_at, bytes))) {
-            return hd_fail(HEDDLE_ERR_INTERNAL, "rank %d has memory that peers have not mapped",
-                           hd_comm_rank_name(p->comm, p->rank));
+            return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                           "rank %d: dst at %p is memory that the devices of its peers do not reach, as that of "
+                           "cudaMallocAsync, of other pools and of cuMemMap (torch: expandable_segments) is: take "
+                           "cudaMalloc's, heddle_buffer_alloc's or the wire nccl; %s %s",
+                           hd_comm_rank_name(p->comm, p->rank), at, p->spec->options.what, p->spec->options.line);
         }
         step->told = at;
     }

@@ -1,5 +1,5 @@
 /* The wire peer on devices that have little room: launches that wait for one another fit there together, and none waits
- * where one kernel runs at a time. */
+ * where one kernel runs at a time. And memory that peers do not reach. */
 #include "own_stream.h"
 
 /* --- how much of the device --------------------------------------------------------------------------------------- */
@@ -130,4 +130,38 @@ HD_CASE(streams_may_wait_instead)
     setenv("HEDDLE_DEVICE_SYNC", "luck", 1);
     HD_OK(heddle_run_ranks_with(2, "threads", &options, is_refused_by_name, nonsense));
     unsetenv("HEDDLE_DEVICE_SYNC");
+}
+
+/* --- memory that peers do not reach ------------------------------------------------------------------------------- */
+
+/* dst of a pool: peers of another device are not given its address; those of the same device store there. */
+HD_RANK_CASE(memory_of_a_pool, "2 threads cuda:0 peer", "2 threads cuda peer")
+{
+    heddle_status st = HEDDLE_OK;
+    own_stream o;
+    int32_t *pooled = NULL;
+    HD_TRY(own_set_up(&o, comm, 0));
+    HD_TRY(enqueue_round(&o, 1));
+    HD_TRY(device_settle(comm, o.stream));
+    HD_TRY(heddle_comm_barrier(comm));
+    o.sim.set_pooled(1);
+    HD_TRY(heddle_buffer_alloc((void **)&pooled, comm, sizeof o.f.got, HEDDLE_SPACE_DEVICE));
+    HD_TRY(heddle_comm_barrier(comm));
+    o.sim.set_pooled(0);
+    st = heddle_reshard_execute(o.f.reshard, o.f.src, pooled, o.stream);
+    if (hd_comm_sharers(comm).all == 2) {
+        HD_TRY(st);
+        HD_TRY(device_settle(comm, o.stream));
+        HD_TRY(device_copy_now(comm, o.f.got, pooled, sizeof o.f.got));
+        HD_TRY(check_got(&o.f, 1));
+        HD_TRY(heddle_comm_barrier(comm));
+    } else {
+        CHECK(st == HEDDLE_ERR_UNSUPPORTED || st == HEDDLE_ERR_PEER); /* of who comes second */
+        CHECK(says("memory that the devices of its peers do not reach"));
+        st = HEDDLE_OK;
+    }
+out:
+    heddle_buffer_free(comm, pooled);
+    own_tear_down(&o);
+    return st;
 }

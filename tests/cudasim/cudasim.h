@@ -42,6 +42,8 @@ HD_SIM_EXPORT void hd_sim_context_destroy(void *context);
 /* From now on devices have registered host memory so many bytes behind the host's address, as those have that cannot
  * use the host's (0: there). */
 HD_SIM_EXPORT void hd_sim_set_host_offset(int64_t bytes);
+/* From now on memory of devices is as that of cudaMallocAsync: peers do not reach it, as it says when asked. */
+HD_SIM_EXPORT void hd_sim_set_pooled(int is_pooled);
 /* Kernels that ran. */
 HD_SIM_EXPORT int64_t hd_sim_kernels(void);
 /* Processors of every device from now on (132), with room for two blocks of any kernel each. Blocks run all the same.

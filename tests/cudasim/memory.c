@@ -30,6 +30,12 @@ static hd_sim_area *area; /* [MOST_AREAS], never moved: the race detector does n
 static int nareas;
 static _Atomic uint64_t generation = 1;
 static _Atomic int64_t device_bytes;
+static _Atomic int gives_pooled;
+
+void hd_sim_set_pooled(int is_pooled)
+{
+    atomic_store(&gives_pooled, is_pooled);
+}
 
 void hd_sim_memory_begin(void)
 {
@@ -144,6 +150,7 @@ static cudaError_t take(void **out, size_t bytes)
 {
     size_t aligned = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     hd_sim_area a = {.bytes = bytes, .kind = HD_SIM_DEVICE, .device = hd_sim_device()};
+    a.is_pooled = atomic_load(&gives_pooled);
     a.page_bytes = (aligned + PAGE - 1) / PAGE * PAGE;
     a.pages = is_room(bytes, a.device) ? hd_sim_take_pages(a.page_bytes) : NULL;
     if (a.pages == NULL || !hd_sim_map(&a, file, (uint64_t)(a.pages - untouchable))) {
@@ -265,4 +272,16 @@ void *hd_sim_view(const void *device_memory, uint64_t bytes)
     cudaError_t error = hd_sim_check(device_memory, bytes, &view, &is_pageable, &is_device);
     hd_sim_unlock();
     return error == cudaSuccess && is_device ? view : NULL;
+}
+
+CUresult cuPointerGetAttribute(void *out, CUpointer_attribute what, CUdeviceptr memory)
+{
+    hd_sim_lock();
+    const hd_sim_area *a = hd_sim_find((const void *)(uintptr_t)memory);
+    const int is_known = a != NULL && what == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+    if (is_known) {
+        *(unsigned char *)out = a->kind == HD_SIM_DEVICE && !a->is_pooled;
+    }
+    hd_sim_unlock();
+    return is_known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -87,6 +87,7 @@ typedef struct hd_sim_area {
     size_t bytes;
     hd_sim_kind kind;
     int device;
+    int is_pooled;              /* hd_sim_set_pooled */
     int is_unmapped;            /* registered host memory that kernels may not touch */
     char *pages;                /* in the untouchable view */
     size_t page_bytes;          /* 0: host memory */

@@ -91,6 +91,9 @@ typedef struct heddle_device {
     /* Kernels of `device` may touch the memory of `peer`, too, a device of the same process. HEDDLE_ERR_UNSUPPORTED:
      * they cannot reach it. */
     heddle_status (*reach)(int device, int peer);
+    /* *is_reached: memory of `device` is among what `reach` is about. Not what a pool gave out, say, which is reached
+     * by those whom its owner lets. */
+    heddle_status (*ask_reached)(int *is_reached, const void *memory, int device);
     /* Memory of `alloc`, for other processes. All three are NULL in a library whose memory stays in its process. */
     heddle_status (*share)(heddle_device_name *out, void *memory, int device);
     /* Where kernels of `device` find what another process has shared, until unmap; once for each name and

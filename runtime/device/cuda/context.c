@@ -7,6 +7,7 @@
 #include <cuda.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <string.h>
 
 enum { MOST_DEVICES = 64, VERSION = 12000 /* of the functions' types */ };
@@ -16,6 +17,7 @@ static struct {
     CUresult (*retain)(CUcontext *out, CUdevice device);
     CUresult (*push)(CUcontext context);
     CUresult (*pop)(CUcontext *out);
+    CUresult (*look)(void *out, CUpointer_attribute what, CUdeviceptr memory);
 } driver;
 static _Atomic int is_found;
 static pthread_mutex_t finding = PTHREAD_MUTEX_INITIALIZER;
@@ -53,6 +55,7 @@ static cudaError_t find_driver(void)
         error = error == cudaSuccess ? find(&driver.retain, "cuDevicePrimaryCtxRetain") : error;
         error = error == cudaSuccess ? find(&driver.push, "cuCtxPushCurrent") : error;
         error = error == cudaSuccess ? find(&driver.pop, "cuCtxPopCurrent") : error;
+        error = error == cudaSuccess ? find(&driver.look, "cuPointerGetAttribute") : error;
         atomic_store(&is_found, error == cudaSuccess);
     }
     pthread_mutex_unlock(&finding);
@@ -96,4 +99,13 @@ void hd_context_leave(int is_pushed)
     if (is_pushed) {
         (void)driver.pop(&gone);
     }
+}
+
+cudaError_t hd_context_is_shareable(int *out, const void *memory)
+{
+    unsigned char is_shareable = 0;
+    const CUresult result =
+        driver.look(&is_shareable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, (CUdeviceptr)(uintptr_t)memory);
+    *out = is_shareable != 0;
+    return (cudaError_t)result;
 }

@@ -62,3 +62,18 @@ heddle_status hd_cuda_reach(int device, int peer)
     }
     return st;
 }
+
+/* cudaDeviceEnablePeerAccess covers what cudaMalloc gave, which is also what CUDA IPC shares, and managed memory; not
+ * that of cudaMallocAsync and cuMemMap, where a peer's store ends that one's context. */
+heddle_status hd_cuda_ask_reached(int *is_reached, const void *memory, int device)
+{
+    struct cudaPointerAttributes about;
+    heddle_status st = HEDDLE_OK;
+    HD_CUDA_ON(device, HD_CUDA(device, cudaPointerGetAttributes(&about, memory)));
+    *is_reached = st == HEDDLE_OK && about.type == cudaMemoryTypeManaged;
+    if (st == HEDDLE_OK && !*is_reached) {
+        HD_CUDA_ON(device,
+                   hd_cuda_status(hd_context_is_shareable(is_reached, memory), device, "cuPointerGetAttribute"));
+    }
+    return st;
+}

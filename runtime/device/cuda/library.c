@@ -83,6 +83,7 @@ static const heddle_device cuda = {
     .blocks = hd_cuda_blocks,
     .identify = hd_cuda_identify,
     .reach = hd_cuda_reach,
+    .ask_reached = hd_cuda_ask_reached,
     .share = hd_cuda_share,
     .map = hd_cuda_map,
     .unmap = hd_cuda_unmap,
