@@ -208,7 +208,11 @@ typedef struct hd_wire {
     heddle_status (*check)(const heddle_comm *comm, const hd_device *device, const hd_device_place *place);
     /* Collective: what it stands on, which ends with the communicator. */
     heddle_status (*open)(heddle_comm *comm, const hd_device *device);
+    /* Has anybody given up? Never waits. */
+    heddle_status (*look)(heddle_comm *comm);
+    int devices_wait; /* for one another: no thread of the host could end that */
 } hd_wire;
+const hd_wire *hd_comm_wire_of(const heddle_comm *comm); /* without a device that of the host */
 #define HD_WIRE_OF(name, wire) extern const hd_wire hd_wire_##wire;
 HD_WIRES(HD_WIRE_OF)
 #undef HD_WIRE_OF

@@ -59,7 +59,7 @@ static heddle_status open_host(heddle_comm *comm, const hd_device *device)
     return HEDDLE_OK;
 }
 
-const hd_wire hd_wire_host = {.check = check_host, .open = open_host};
+const hd_wire hd_wire_host = {.check = check_host, .open = open_host, .look = hd_comm_check};
 
 #define ROW_OF(name, wire) {HEDDLE_WIRE_##name, &hd_wire_##wire},
 static const struct {
@@ -69,6 +69,16 @@ static const struct {
 #undef ROW_OF
 
 enum { WIRES = sizeof wires / sizeof wires[0] };
+
+const hd_wire *hd_comm_wire_of(const heddle_comm *comm)
+{
+    const heddle_wire wire = hd_comm_wire(comm);
+    int i = 0;
+    while (i < WIRES - 1 && wires[i].wire != wire) {
+        i++;
+    }
+    return wires[i].of;
+}
 
 /* What a rank says of a wire. */
 typedef struct wire_answer {
@@ -178,8 +188,8 @@ heddle_status hd_comm_attach(heddle_comm *comm, const char *where, heddle_wire w
     HD_TRY(hd_comm_gather_places(&place, &comm->sharers, comm, device));
     HD_TRY(choose_wire(&comm->wire, why, sizeof why, comm, device, place, wire));
     device->folder = NULL; /* the caller's */
-    device->keeps = comm->wire != HEDDLE_WIRE_HOST && comm->sharers.any_together;
     comm->device = device;
+    device->keeps = hd_comm_wire_of(comm)->devices_wait && comm->sharers.any_together;
     device = NULL;
     describe(comm, why);
 out:

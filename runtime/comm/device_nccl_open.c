@@ -213,4 +213,4 @@ void hd_comm_close_nccl(heddle_comm *comm)
     comm->nccl = NULL;
 }
 
-const hd_wire hd_wire_nccl = {.check = check, .open = open_nccl};
+const hd_wire hd_wire_nccl = {.check = check, .open = open_nccl, .look = hd_comm_nccl_check, .devices_wait = 1};

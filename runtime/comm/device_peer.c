@@ -104,4 +104,4 @@ static heddle_status open_peer(heddle_comm *comm, const hd_device *device)
     return st;
 }
 
-const hd_wire hd_wire_peer = {.check = check, .open = open_peer};
+const hd_wire hd_wire_peer = {.check = check, .open = open_peer, .look = hd_comm_check, .devices_wait = 1};

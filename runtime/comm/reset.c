@@ -44,7 +44,7 @@ heddle_status hd_comm_reset(heddle_comm *comm)
     if (comm->parent != NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_reset of an axis group: wanted the communicator that it is of");
     }
-    if (comm->ops != &hd_local_ops || (comm->device != NULL && comm->wire != HEDDLE_WIRE_HOST)) {
+    if (comm->ops != &hd_local_ops || hd_comm_wire_of(comm)->devices_wait) {
         heddle_ignore(hd_comm_abort(comm, "it resets the communicator, which can only be destroyed"));
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "a communicator %s cannot be reset: destroy it and open another one",
                        comm->ops != &hd_local_ops ? "whose messages a transport carries"

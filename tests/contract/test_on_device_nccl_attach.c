@@ -70,7 +70,7 @@ HD_CASE(every_call_of_the_device_may_fail)
     int64_t calls = sim.calls() - before, events = calls / 2; /* so many only make one event after another */
     calls = calls < MOST_CALLS ? calls : MOST_CALLS;          /* some only ask whether an event has happened */
     try_all(&a, 1, events, 3);
-    try_all(&a, events + 1, calls, 2);
+    try_all(&a, events + 1, calls, 1);
     assert_true(a.failed > 20);
 }
 

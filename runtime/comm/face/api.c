@@ -138,7 +138,7 @@ heddle_status heddle_comm_poll(heddle_comm *comm)
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(comm));
     HD_TRY(hd_group_owned(comm->group, "poll"));
-    HD_TRY(hd_comm_wire(comm) == HEDDLE_WIRE_NCCL ? hd_comm_nccl_check(comm) : hd_comm_check(comm));
+    HD_TRY(hd_comm_wire_of(comm)->look(comm));
     const hd_device *device = hd_comm_device(comm);
     HD_TRY(device != NULL ? device->library->check(device->number) : HEDDLE_OK);
     for (const hd_outlook *o = comm->root->outlooks; o != NULL && st == HEDDLE_OK; o = o->next) {
