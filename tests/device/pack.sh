@@ -50,7 +50,7 @@ fi
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 if [ -x "$nvcc" ]; then
     "$nvcc" -std=c++17 -O2 -gencode=arch=compute_90,code=sm_90 -gencode=arch=compute_80,code=compute_80 \
-        -Xcompiler=-Wall,-Wextra --Werror=all-warnings tests/device/questions.cu -o "$out/bin/questions"
+        -Xcompiler=-Wall,-Wextra --Werror=all-warnings tests/device/questions.cu tests/device/calls.cu -o "$out/bin/questions"
 else
     echo "no nvcc: the questions of tests/device/questions.cu are left out"
 fi

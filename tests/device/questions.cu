@@ -1,33 +1,12 @@
-/* What heddle wants to know of a GPU and its driver before anything is decided on it: one question a process, one line an
- * answer. The numbers are those of tests/device/run.sh. Exit 77: no device; 1: a call failed; 0: answered. */
+/* What heddle wants to know of a GPU and its driver before anything is decided on it: one question a process, one line
+ * an answer. The numbers are those of tests/device/run.sh. Exit 77: no device; 1: a call failed; 0: answered. */
+#include "questions.h"
+
 #include <cuda.h>
-#include <cuda_runtime.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
 
 #define LIMIT_NS 2000000000ull /* of everything that waits on the device */
-
-#define DO(call)                                                                                                       \
-    do {                                                                                                               \
-        cudaError_t error = (call);                                                                                    \
-        if (error != cudaSuccess) {                                                                                    \
-            printf("%s: %s\n", #call, cudaGetErrorString(error));                                                      \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
-
-static __device__ uint64_t now_ns()
-{
-    uint64_t t;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-    return t;
-}
 
 /* *seen: 1 the flag came, 2 it did not in time. */
 static __global__ void await(volatile uint32_t *flag, uint32_t *seen)
@@ -51,25 +30,6 @@ static __global__ void meet(uint32_t *count, uint32_t all, uint32_t *seen)
     while (*(volatile uint32_t *)count < all && now_ns() < end) {
     }
     *seen = *(volatile uint32_t *)count >= all ? 1 : 2;
-}
-
-static __global__ void work(uint64_t ns, uint32_t *sink)
-{
-    const uint64_t end = now_ns() + ns;
-    uint32_t x = threadIdx.x;
-    while (now_ns() < end) {
-        x = x * 1664525u + 1013904223u;
-    }
-    if (x == 1) {
-        *sink = x;
-    }
-}
-
-static double now_ms()
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
 /* Memory that the host and the device see at the same address. */
@@ -285,6 +245,13 @@ static void copy_engines()
            both_ms < work_ms + 0.5 * copy_ms ? "beside one another" : "one after the other");
 }
 
+/* Until it is ended: without a process that has it, every start of CUDA initialises the device anew. */
+static void hold_open()
+{
+    DO(cudaFree(NULL));
+    sleep(600);
+}
+
 int main(int argc, char **argv)
 {
     static const struct {
@@ -297,10 +264,13 @@ int main(int argc, char **argv)
                      {5, load_while_another_spins},
                      {9, memory_operations},
                      {12, multicast},
-                     {13, copy_engines}};
+                     {13, copy_engines},
+                     {14, calls_beside_a_kernel},
+                     {15, calls_beside_a_process},
+                     {16, hold_open}};
     const int number = argc > 1 ? atoi(argv[1]) : 0;
     int devices = 0;
-    if (number != 2) { /* that one forks first */
+    if (number != 2 && number != 15) { /* those fork first */
         const cudaError_t error = cudaGetDeviceCount(&devices);
         if (error != cudaSuccess || devices == 0) {
             printf("no device: %s\n", error != cudaSuccess ? cudaGetErrorString(error) : "there is none");

@@ -99,7 +99,13 @@ needs_gpu() {
 }
 
 # --- what the machine is like
-for number in 1 2 3 4 5 9 12 13; do
+held=""
+if [ $device = 1 ] && [ $emulator = 0 ] && [ -x "$pack/bin/questions" ]; then
+    questions 16 >/dev/null 2>&1 & # CUDA starts in a second or more where no process has the device
+    held=$!
+    trap 'kill $held 2>/dev/null' EXIT
+fi
+for number in 1 14 15 2 3 4 5 9 12 13; do # 14 and 15 decide what the tests of threads may do
     needs_gpu "question $number" || continue
     if [ -x "$pack/bin/questions" ]; then
         tell 30 "question $number" questions $number
@@ -128,6 +134,46 @@ needs_gpu "question 11, bytes of DRAM" &&
     else
         row "question 11, bytes of DRAM" "not here: no ncu"
     fi
+
+# --- times: percent of the device's own copy of the same bytes in the same process
+bench() { # NAME LINE
+    local name="bench $1"
+    needs_device "$name" || return 0
+    [[ $name =~ $only ]] || return 0
+    local line=$2
+    [ $emulator = 0 ] || line=$(sed -E 's/t=[0-9]+ s=[0-9]+/t=9 s=16/' <<<"$line")
+    step 40 "$name" heddle bench "$line" --device cuda --seconds $((emulator ? 0 : 1)) $([ $emulator = 0 ] || echo --iterations 4) \
+        --json
+    if [ $? = 0 ]; then
+        row "$name" "$(value median_ms) ms, $(value roofline_ratio_median) of the copy's $(value roofline_median_ms) ms  $line"
+    else
+        row "$name" "$said"
+    fi
+}
+value() { # of $said
+    sed -n "s/.*\"$1\": \([0-9.]*\).*/\1/p" <<<"$said" | head -n 1
+}
+bench "1: runs of 2304 bytes" 'bf16[t=64 s=3180 c=1152] on [sp=1]: t@sp -> s@sp as s,t,c'
+bench "1: runs of 576 bytes" 'bf16[t=64 s=12720 c=288] on [sp=1]: t@sp -> s@sp as s,t,c'
+bench "2: runs of 288 bytes" 'bf16[t=64 s=12720 c=144] on [sp=1]: t@sp -> s@sp as s,t,c'
+bench "2: runs of 144 bytes" 'bf16[t=64 s=12720 c=72] on [sp=1]: t@sp -> s@sp as s,t,c'
+bench "3: vectors of 8 bytes" 'bf16[t=64 s=12720 c=148] on [sp=1]: t@sp -> s@sp as s,t,c'
+bench "3: vectors of 4 bytes" 'bf16[t=64 s=12720 c=146] on [sp=1]: t@sp -> s@sp as s,t,c'
+bench "3: vectors of 2 bytes" 'bf16[t=64 s=12720 c=145] on [sp=1]: t@sp -> s@sp as s,t,c'
+bench "3: vectors of 1 byte" 'u8[t=64 s=12720 c=145] on [sp=1]: t@sp -> s@sp as s,t,c'
+for ranks in 2 4 8; do
+    bench "4: even switch, $ranks ranks" "bf16[t=64 s=3200 c=1152] on [sp=$ranks]: t@sp -> s@sp"
+    bench "4: uneven switch, $ranks ranks" "bf16[t=63 s=3181 c=1152] on [sp=$ranks]: t@sp -> s@sp"
+    bench "7: 1 KiB a pair, $ranks ranks" "u8[t=$((ranks * 4)) s=$((ranks * 4)) c=64] on [sp=$ranks]: t@sp -> s@sp"
+    bench "7: 1 MiB a pair, $ranks ranks" "u8[t=$((ranks * 16)) s=$((ranks * 64)) c=1024] on [sp=$ranks]: t@sp -> s@sp"
+done
+needs_device "bench 8: blocks for 450 GB/s" && [[ "bench 8: blocks for 450 GB/s" =~ $only ]] &&
+    row "bench 8: blocks for 450 GB/s" "not here: no option says how many blocks a launch has"
+for ranks in 2 4 8; do
+    needs_gpu "bench 5: torch, $ranks ranks" || continue
+    step 90 "bench 5: torch, $ranks ranks" env LD_LIBRARY_PATH="$their_libraries" python3 "$here/tests/device/peers.py" 64 3200 1152 $ranks
+    [[ "bench 5: torch, $ranks ranks" =~ $only ]] && row "bench 5: torch, $ranks ranks" "$said"
+done
 
 # --- tests
 export NCCL_MULTI_RANK_GPU_ENABLE=1 # several ranks on one GPU, from NCCL 2.30.3 on
@@ -178,46 +224,6 @@ package() { # NAME SCRIPT: with the Python package
 }
 package "pool of torch" mem_pool.py
 package "kernels of attention" attention_blocks.py
-
-# --- times: percent of the device's own copy of the same bytes in the same process
-bench() { # NAME LINE
-    local name="bench $1"
-    needs_device "$name" || return 0
-    [[ $name =~ $only ]] || return 0
-    local line=$2
-    [ $emulator = 0 ] || line=$(sed -E 's/t=[0-9]+ s=[0-9]+/t=9 s=16/' <<<"$line")
-    step 40 "$name" heddle bench "$line" --device cuda --seconds $((emulator ? 0 : 1)) $([ $emulator = 0 ] || echo --iterations 4) \
-        --json
-    if [ $? = 0 ]; then
-        row "$name" "$(value median_ms) ms, $(value roofline_ratio_median) of the copy's $(value roofline_median_ms) ms  $line"
-    else
-        row "$name" "$said"
-    fi
-}
-value() { # of $said
-    sed -n "s/.*\"$1\": \([0-9.]*\).*/\1/p" <<<"$said" | head -n 1
-}
-bench "1: runs of 2304 bytes" 'bf16[t=64 s=3180 c=1152] on [sp=1]: t@sp -> s@sp as s,t,c'
-bench "1: runs of 576 bytes" 'bf16[t=64 s=12720 c=288] on [sp=1]: t@sp -> s@sp as s,t,c'
-bench "2: runs of 288 bytes" 'bf16[t=64 s=12720 c=144] on [sp=1]: t@sp -> s@sp as s,t,c'
-bench "2: runs of 144 bytes" 'bf16[t=64 s=12720 c=72] on [sp=1]: t@sp -> s@sp as s,t,c'
-bench "3: vectors of 8 bytes" 'bf16[t=64 s=12720 c=148] on [sp=1]: t@sp -> s@sp as s,t,c'
-bench "3: vectors of 4 bytes" 'bf16[t=64 s=12720 c=146] on [sp=1]: t@sp -> s@sp as s,t,c'
-bench "3: vectors of 2 bytes" 'bf16[t=64 s=12720 c=145] on [sp=1]: t@sp -> s@sp as s,t,c'
-bench "3: vectors of 1 byte" 'u8[t=64 s=12720 c=145] on [sp=1]: t@sp -> s@sp as s,t,c'
-for ranks in 2 4 8; do
-    bench "4: even switch, $ranks ranks" "bf16[t=64 s=3200 c=1152] on [sp=$ranks]: t@sp -> s@sp"
-    bench "4: uneven switch, $ranks ranks" "bf16[t=63 s=3181 c=1152] on [sp=$ranks]: t@sp -> s@sp"
-    bench "7: 1 KiB a pair, $ranks ranks" "u8[t=$((ranks * 4)) s=$((ranks * 4)) c=64] on [sp=$ranks]: t@sp -> s@sp"
-    bench "7: 1 MiB a pair, $ranks ranks" "u8[t=$((ranks * 16)) s=$((ranks * 64)) c=1024] on [sp=$ranks]: t@sp -> s@sp"
-done
-needs_device "bench 8: blocks for 450 GB/s" && [[ "bench 8: blocks for 450 GB/s" =~ $only ]] &&
-    row "bench 8: blocks for 450 GB/s" "not here: no option says how many blocks a launch has"
-for ranks in 2 4 8; do
-    needs_gpu "bench 5: torch, $ranks ranks" || continue
-    step 90 "bench 5: torch, $ranks ranks" env LD_LIBRARY_PATH="$their_libraries" python3 "$here/tests/device/peers.py" 64 3200 1152 $ranks
-    [[ "bench 5: torch, $ranks ranks" =~ $only ]] && row "bench 5: torch, $ranks ranks" "$said"
-done
 
 echo "$ran steps ran, $([ $failed = 0 ] && echo none failed || echo some FAILED); all of it is in $log"
 [ $failed = 0 ] || exit 1
