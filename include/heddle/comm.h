@@ -1,7 +1,7 @@
 /* Who the ranks are, memory that peers can reach, and the group operations that the rest of heddle needs.
  *
- * Ranks are threads of one process ("threads"), processes of one host ("shm"), MPI processes ("mpi"), or whatever a
- * host application brings (heddle_comm_from_callbacks).
+ * Ranks are threads of one process ("threads"), processes of one host ("shm") or of several ("tcp", "mpi"), or whatever
+ * a host application brings (heddle_comm_from_callbacks).
  *
  * Every wait for other ranks has a deadline. Whatever waits for them, here and in all headers, may return one of the
  * *errors of waiting*:
@@ -59,7 +59,7 @@ typedef struct heddle_comm_options {
      * between threads, 2 s between processes of one host, at most. */
     int64_t deadline_ms;
     heddle_bind bind;   /* AUTO: an equal share of the cores per rank when they are enough for one each; CORE: one */
-    int force_messages; /* 1: boxes travel as messages even between ranks of one host (mpi, callbacks) */
+    int force_messages; /* 1: boxes travel as messages even between ranks of one host (tcp, mpi, callbacks) */
     int pretend_hosts;  /* k > 0: treat the ranks as sitting on k hosts (blocks of ranks), for tests */
     /* Address space that each rank reserves for memory its peers reach (processes; every rank maps all ranks').
      * Default: the machine's memory, but no more than RLIMIT_FSIZE and, for all ranks together, half of what RLIMIT_AS
@@ -101,9 +101,17 @@ HEDDLE_CHECKED heddle_status heddle_comm_launcher(const char **launcher, int *ra
  *             of them, those of this user unless they show that they know the key. It is told to nobody; but the name
  *             of the socket where ranks meet, which all users can read (/proc/net/unix), is a hash of it, so a key that
  *             is easy to guess can be guessed
+ *   "tcp"     processes of any hosts, each two of which have one connection; those of one host share memory. Who they
+ *             are as with "shm"; MASTER_ADDR (a name, or an address of either version) is where rank 0 is, HEDDLE_PORT,
+ *             else MASTER_PORT + 1, the port that it listens at while ranks meet; the other ports are the kernel's
+ *             choice, so every port must be open between the hosts, and addresses not translated on the way. HEDDLE_KEY
+ *             is needed with torchrun's variables, too: at least 16 characters, the same on all ranks; nobody is let in
+ *             who does not show that he knows it, and it is told to nobody. Bytes behind that are neither signed nor
+ *             encrypted
  *   "mpi"     MPI_COMM_WORLD; initialises MPI if nobody has (loads the adapter library libheddle_mpi)
- *   "auto"    what heddle_comm_launcher finds: shm where all ranks are on this host, else mpi; without a launcher a
- *             single rank; heddle_comm_describe says which and why
+ *   "auto"    what heddle_comm_launcher finds: mpi for ranks of srun and mpirun, else shm where all ranks are on this
+ *             host, else (LOCAL_WORLD_SIZE is below WORLD_SIZE) tcp; without a launcher a single rank;
+ *             heddle_comm_describe says which and why
  *   "self"    one rank
  *   "NAME"    any other word: a plug-in, libheddle_NAME.so from options->module_folder or from libheddle's own folder
  *             (the program's, which a static libheddle is part of), never from the current folder or the loader's
@@ -120,7 +128,8 @@ HEDDLE_CHECKED heddle_status heddle_comm_launcher(const char **launcher, int *ra
  *                           another process holds the name they meet under (the sentence says which; where it lets
  *                           nobody in, of which user)
  *   HEDDLE_ERR_PEER         a rank ended or was interrupted meanwhile
- *   HEDDLE_ERR_TRANSPORT    no sockets, too few file descriptors (three per rank of the host while opening), MPI failed
+ *   HEDDLE_ERR_TRANSPORT    no sockets, too few file descriptors (three per rank of the host while opening, with tcp
+ *                           one more per rank), another program has the port, MPI failed
  *   HEDDLE_ERR_INTERRUPTED  options->interrupt of this rank asked for the end */
 HEDDLE_CHECKED heddle_status heddle_comm_open(heddle_comm **out, const char *where, const heddle_comm_options *options);
 
@@ -147,16 +156,17 @@ HEDDLE_API void heddle_comm_destroy(heddle_comm *comm);
 
 typedef heddle_status (*heddle_rank_main)(heddle_comm *comm, void *arg);
 
-/* Start nranks ranks (1 to 1024), run fn on each, wait for all. transport: "threads", "shm" or
- * "fault(SPEC):threads|shm". Returns HEDDLE_OK when every rank returned it; otherwise the status of the rank that
- * failed first, and heddle_last_error() names it ("rank 2: its sentence"; HEDDLE_ERR_PEER "rank 2 was killed by signal
- * 9"). The others are told: their waits return HEDDLE_ERR_PEER. The communicator is destroyed when fn returns, with
- * buffers that are still out. With "shm" each rank is a forked process: arg is its own copy, and memory written by
- * ranks is not seen by the caller. A rank that goes on for two seconds after another has failed is killed; all ranks
- * end with the calling process. Do not fork from a process whose libraries already run threads of their own (OpenMP).
- * How a rank ended is not known where the program waits for all its children itself, or ignores SIGCHLD. Nothing is
- * left behind on return. Of the call itself: HEDDLE_ERR_ARG (NULL, number of ranks, no transport that ranks are started
- * on), HEDDLE_ERR_PARSE (the SPEC), HEDDLE_ERR_NOMEM (memory, or a process or thread cannot be started). */
+/* Start nranks ranks (1 to 1024), run fn on each, wait for all. transport: "threads", "shm", "tcp" (of this host
+ * alone) or "fault(SPEC):threads|shm|tcp". Returns HEDDLE_OK when every rank returned it; otherwise the status of the
+ * rank that failed first, and heddle_last_error() names it ("rank 2: its sentence"; HEDDLE_ERR_PEER "rank 2 was killed
+ * by signal 9"). The others are told: their waits return HEDDLE_ERR_PEER. The communicator is destroyed when fn
+ * returns, with buffers that are still out. With "shm" and "tcp" each rank is a forked process: arg is its own copy,
+ * and memory written by ranks is not seen by the caller. A rank that goes on for two seconds after another has failed
+ * is killed; all ranks end with the calling process. Do not fork from a process whose libraries already run threads of
+ * their own (OpenMP). How a rank ended is not known where the program waits for all its children itself, or ignores
+ * SIGCHLD. Nothing is left behind on return. Of the call itself: HEDDLE_ERR_ARG (NULL, number of ranks, no transport
+ * that ranks are started on), HEDDLE_ERR_PARSE (the SPEC), HEDDLE_ERR_NOMEM (memory, or a process or thread cannot be
+ * started), HEDDLE_ERR_TRANSPORT (no socket). */
 HEDDLE_CHECKED heddle_status heddle_run_ranks(int nranks, const char *transport, heddle_rank_main fn, void *arg);
 /* The same with options for every rank's communicator; NULL: the defaults. Every rank asks options->interrupt. */
 HEDDLE_CHECKED heddle_status heddle_run_ranks_with(int nranks, const char *transport,

@@ -128,7 +128,7 @@ static int joins(const char *transport)
         return 0;
     }
     return transport_is(transport, "auto") || transport_is(transport, by_mpi(name) ? "mpi" : "shm") ||
-           !is_known(plain_transport(transport));
+           (transport_is(transport, "tcp") && !by_mpi(name)) || !is_known(plain_transport(transport));
 }
 
 int cli_will_exec(const char *transport)
@@ -237,10 +237,10 @@ static int check_messages(const cli_arguments *a)
 {
     const char *found = joins(a->transport) ? cli_launcher(NULL, NULL) : NULL;
     if ((!a->messages && a->hosts == 0) || cli_will_exec(a->transport) || (found != NULL && by_mpi(found)) ||
-        !is_known(plain_transport(a->transport))) {
+        !is_known(plain_transport(a->transport)) || transport_is(a->transport, "tcp")) {
         return CLI_OK;
     }
-    return cli_usage_error("%s needs --transport mpi, ranks of %s do not send messages",
+    return cli_usage_error("%s needs --transport tcp or mpi, ranks of %s do not send messages",
                            a->messages ? "--messages" : "--hosts", a->transport);
 }
 

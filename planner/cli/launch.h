@@ -28,7 +28,7 @@ void cli_linger(void);
 /* 0 on the ranks of a launched job but rank 0, 1 everywhere else: what is no error is told by one. */
 int cli_speaks(void);
 
-#define CLI_TRANSPORT_LIST(X) X("threads") X("shm") X("mpi") X("self") X("auto")
+#define CLI_TRANSPORT_LIST(X) X("threads") X("shm") X("tcp") X("mpi") X("self") X("auto")
 #define CLI_TRANSPORT_WORD(name) " " name
 #define CLI_TRANSPORTS CLI_TRANSPORT_LIST(CLI_TRANSPORT_WORD) /* " threads shm ..." */
 
@@ -39,8 +39,9 @@ int cli_check_transport(const char *transport);
 /* Run fn(comm, arg) on the ranks that --transport means, with --messages, --hosts, --deadline, --arena, --threads,
  * --device and --wire for each, and return the command's exit code; errors are printed.
  *
- *   "threads", "shm"   starts nranks ranks; inside torchrun (or with HEDDLE_RANK, ...) "shm" joins the ranks that are
- *                      there
+ *   "threads", "shm", "tcp"
+ *                      starts nranks ranks; inside torchrun (or with HEDDLE_RANK, ...) "shm" and "tcp" join the ranks
+ *                      that are there
  *   "mpi"              inside mpirun or srun: joins the ranks that are there; otherwise becomes `mpirun -n nranks` of
  *                      this program with argv (argv[0] is the sub-command's name), standard input closed; then it does
  *                      not return

@@ -131,11 +131,11 @@ HD_CASE(an_unknown_name_lists_the_known_ones)
     char sentence[2048];
     make_folders();
     ask(sentence, sizeof sentence, "pigeon");
-    says(sentence, "ERR_ARG: no transport 'pigeon': wanted self, shm, mpi, auto or fault(SPEC):...", 1);
+    says(sentence, "ERR_ARG: no transport 'pigeon': wanted self, shm, tcp, mpi, auto or fault(SPEC):...", 1);
     says(sentence, "/bin", 1); /* where it was looked for */
     for (size_t i = 0; i < sizeof no_word / sizeof no_word[0]; i++) {
         ask(sentence, sizeof sentence, no_word[i]);
-        says(sentence, "wanted self, shm, mpi, auto, fault(SPEC):... or the name of a plug-in", 1);
+        says(sentence, "wanted self, shm, tcp, mpi, auto, fault(SPEC):... or the name of a plug-in", 1);
     }
     remove_folders();
 }

@@ -396,8 +396,8 @@ for command, base in CLI.items():  # where ranks run
                 ranks + ["--transport", "fault(delay=1400ms@1):threads", "--deadline", "1"],
                 Fails(1, "did not come in time|passed its deadline|gave up"),
             ),
-            (command, "messages"): (ranks, ranks + ["--messages"], Fails(2, "--messages needs --transport mpi")),
-            (command, "hosts"): (ranks, ranks + ["--hosts", "2"], Fails(2, "--hosts needs --transport mpi")),
+            (command, "messages"): (ranks, ranks + ["--messages"], Fails(2, "--messages needs --transport tcp or mpi")),
+            (command, "hosts"): (ranks, ranks + ["--hosts", "2"], Fails(2, "--hosts needs --transport tcp or mpi")),
             (command, "arena"): (
                 ranks,
                 ranks + large + ["--transport", "shm", "--arena", "64K"],

@@ -54,7 +54,7 @@ all_right() { # N ARGUMENT...
 
 # Not found where nobody put it; the sentence lists what there is.
 ranks 2 verify 'u8[t=4 s=4] on [sp=2]: t@sp -> s@sp' --transport sockets
-grep -hq "no transport 'sockets': wanted self, shm, mpi, auto" "$work/0" "$work/1" || fail "an unknown name"
+grep -hq "no transport 'sockets': wanted self, shm, tcp, mpi, auto" "$work/0" "$work/1" || fail "an unknown name"
 ! grep -q 0 <<<"$codes" || fail "an unknown name is no error"
 
 # Beside libheddle, and from a folder.

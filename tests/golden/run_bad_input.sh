@@ -137,8 +137,8 @@ yes | timeout $((20 * ${HEDDLE_TEST_TIME_SCALE:-1})) "$HEDDLE" run "$model" --in
 [ "${PIPESTATUS[1]}" = 2 ] && grep -q 'not a YUV4MPEG2 clip' "$work/err" || { echo "FAILED: endless input" >&2; failed=1; }
 
 # Messages where none can be sent.
-refuses 2 '--messages needs --transport mpi' "$model" --ranks 2 --transport shm --messages
-refuses 2 '--hosts needs --transport mpi' "$model" --ranks 2 --transport threads --hosts 2
+refuses 2 '--messages needs --transport tcp or mpi' "$model" --ranks 2 --transport shm --messages
+refuses 2 '--hosts needs --transport tcp or mpi' "$model" --ranks 2 --transport threads --hosts 2
 
 # A file that cannot be written: said before anything runs, or when it is full.
 refuses 2 'no/such/y.npy: cannot be written' "$model" --size t=3,s=5 --layers 1 --output "$work/no/such/y.npy"

@@ -20,6 +20,52 @@ else
     not_here device "built without the emulator"
 fi
 
+# As torchrun starts ranks, two on each host: COMMAND... is one of them, $1 is said on the second host alone.
+export HEDDLE_KEY=0123456789abcdef0123456789abcdef
+torchrun_on_both() {
+    local other=$1 port=29$((RANDOM % 900 + 100)) codes=
+    shift
+    for rank in 3 2 1 0; do
+        host=$host_a words=TORCHELASTIC_RUN_ID=none
+        [ $rank -lt 2 ] || host=$host_b words=$other
+        on "$host" env RANK=$rank WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR=10.213.7.1 MASTER_PORT=$port \
+            TORCHELASTIC_RUN_ID=none "$words" timeout -k 5 100 "$@" >"$work/out.$rank" 2>&1 </dev/null &
+        local pid_$rank=$!
+    done
+    for rank in 0 1 2 3; do
+        local pid=pid_$rank
+        wait "${!pid}"
+        codes="$codes$? "
+    done
+    cat "$work"/out.? >"$work/out"
+    [ "$codes" = "${wanted:-0 0 0 0 }" ] || fail "$*: exit codes $codes: $(cat "$work/out")"
+}
+torchrun_on_both A=a "$HEDDLE" verify --random 30 --seed 5 --deadline 30
+grep -q 'tcp: 4 ranks, 2 on this host, .*auto chose tcp because the environment says RANK=0' "$work/out" ||
+    fail "verify by auto: $(cat "$work/out")"
+torchrun_on_both A=a "$HEDDLE" run "$HEDDLE_SOURCE/tests/golden/tiny.yaml" --check --transport tcp --deadline 30
+wanted='1 1 1 1 '
+torchrun_on_both HEDDLE_KEY=ffffffffffffffffffffffffffffffff "$HEDDLE" verify --random 3 --deadline 3
+grep -q '2 of 4 ranks came to rank 0 at port .* before the deadline, rank 2 did not' "$work/out" ||
+    fail "another key on the second host: $(cat "$work/out")"
+unset wanted
+python=${HEDDLE_TEST_PYTHON:-python3}
+if [ -d "$HEDDLE_BUILD/python" ] && "$python" -c 'import numpy' 2>/dev/null; then
+    cat >"$work/rank.py" <<'PYTHON'
+import heddle
+import numpy as np
+
+with heddle.Comm.open(deadline_s=30) as comm:
+    whole = np.arange(9 * 7 * 5, dtype=np.float32).reshape(9, 7, 5)
+    got = np.empty_like(whole)
+    mine = np.array_split(whole, comm.size, axis=0)[comm.rank]
+    wanted = np.array_split(whole, comm.size, axis=1)[comm.rank]
+    got = comm.reshard("f32[t=9 s=7 c=5] on [sp=4]: t@sp -> s@sp")(np.ascontiguousarray(mine))
+    assert np.array_equal(got, wanted) and "auto chose tcp" in comm.describe(), comm.describe()
+PYTHON
+    PYTHONPATH=$HEDDLE_BUILD/python torchrun_on_both A=a "$python" "$work/rank.py"
+fi
+
 # An address that every machine with containers has, before the good ones: somebody on the second host listens there.
 for host in "$host_a" "$host_b"; do
     ip -n "$host" link del data

@@ -30,7 +30,7 @@ static inline heddle_status listen_all(world *w, heddle_comm *launched, int64_t 
     memset(w, 0, sizeof *w);
     w->launched = launched;
     w->listener = -1;
-    HD_TRY(hd_tcp_listen(&w->listener, &mine));
+    HD_TRY(hd_tcp_listen(&w->listener, &mine, 0));
     HD_TRY(heddle_comm_allgather(launched, &mine, w->place, sizeof mine));
     w->meeting = (hd_tcp_meeting){.rank = heddle_comm_rank(launched),
                                   .size = heddle_comm_size(launched),

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <heddle/comm.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,7 +96,8 @@ static heddle_status read_heddle(hd_launch *out)
     pair own = {.there = 0};
     const char *key = env_text("HEDDLE_KEY");
     HD_TRY(read_pair(&own, "HEDDLE_RANK", "HEDDLE_SIZE"));
-    if (own.there != (key != NULL)) {
+    const int is_torch_s = !own.there && (env_text("RANK") != NULL || env_text("WORLD_SIZE") != NULL);
+    if (own.there != (key != NULL) && !is_torch_s) {
         return hd_fail(HEDDLE_ERR_ARG,
                        "the environment says %s, but %s not set: wanted HEDDLE_RANK, HEDDLE_SIZE and "
                        "HEDDLE_KEY",
@@ -105,6 +107,7 @@ static heddle_status read_heddle(hd_launch *out)
     if (own.there) {
         take_pair(out, "heddle", &own);
         hd_launch_key(out->key, &key, 1);
+        out->secret_chars = (int)strnlen(key, INT_MAX);
     }
 out:
     return st;
@@ -118,6 +121,7 @@ static heddle_status read_torch(hd_launch *out, pair *p, int *marked)
     const char *run = env_text("TORCHELASTIC_RUN_ID");
     const char *port = env_text("MASTER_PORT");
     const char *restart = env_text("TORCHELASTIC_RESTART_COUNT");
+    const char *key = env_text("HEDDLE_KEY");
     HD_TRY(read_pair(p, "RANK", "WORLD_SIZE"));
     HD_TRY(env_number(&here, "LOCAL_WORLD_SIZE"));
     *marked = p->there && (run != NULL || here >= 0);
@@ -129,10 +133,11 @@ static heddle_status read_torch(hd_launch *out, pair *p, int *marked)
     }
     if (p->there) {
         const char *const parts[] = {port != NULL ? port : "29500", run != NULL ? run : "",
-                                     restart != NULL ? restart : "0"};
+                                     restart != NULL ? restart : "0", key != NULL ? key : ""};
         take_pair(out, "torchrun", p);
         out->here = here > 0 ? here : p->size;
-        hd_launch_key(out->key, parts, 3);
+        hd_launch_key(out->key, parts, 4);
+        out->secret_chars = key != NULL ? (int)strnlen(key, INT_MAX) : 0;
     }
 out:
     return st;
@@ -225,7 +230,9 @@ heddle_status hd_launch_read(hd_launch *out)
         return HEDDLE_OK;
     }
     HD_TRY(read_torch(out, &torch, &marked));
-    if (marked) {
+    if (marked) { /* by mpirun as well, and of more than this host: what it started finds itself through it */
+        out->by_mpi =
+            out->here != out->size && read_by_mpi(&by_mpi, &other) == HEDDLE_OK && other.there && agree(&torch, &other);
         return HEDDLE_OK;
     }
     HD_TRY(read_by_mpi(&by_mpi, &other));
@@ -236,6 +243,34 @@ heddle_status hd_launch_read(hd_launch *out)
         return contradict(&torch, &other);
     }
     *out = by_mpi;
+out:
+    return st;
+}
+
+static heddle_status read_port(int *out, const char *name, int step)
+{
+    const char *text = env_text(name);
+    char *end = NULL;
+    errno = 0;
+    const long value = text != NULL ? strtol(text, &end, 10) : 0;
+    if (text != NULL && (*end != 0 || errno != 0 || value < 1 || value + step > UINT16_MAX)) {
+        return hd_fail(HEDDLE_ERR_ARG, "the environment says %s='%.40s', wanted a port from 1 to %d", name, text,
+                       UINT16_MAX - step);
+    }
+    *out = text != NULL ? (int)value + step : 0;
+    return HEDDLE_OK;
+}
+
+heddle_status hd_launch_read_place(hd_launch_place *out)
+{
+    heddle_status st = HEDDLE_OK;
+    out->host = env_text("MASTER_ADDR");
+    HD_TRY(read_port(&out->port, "HEDDLE_PORT", 0));
+    HD_TRY(out->port == 0 ? read_port(&out->port, "MASTER_PORT", 1) : HEDDLE_OK);
+    if (out->host == NULL || out->port == 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "the environment does not say where rank 0 is: %s set",
+                       out->host == NULL ? "MASTER_ADDR is not" : "neither MASTER_PORT nor HEDDLE_PORT is");
+    }
 out:
     return st;
 }

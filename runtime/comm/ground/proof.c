@@ -59,13 +59,37 @@ void hd_prove(unsigned char proof[HD_PROOF_BYTES], const hd_secret *secret, cons
     hd_blake2s(proof, HD_PROOF_BYTES, secret->bytes, sizeof secret->bytes, text, sizeof text);
 }
 
+/* No shorter way for a compiler, either. */
+static int are_equal(const unsigned char a[HD_PROOF_BYTES], const unsigned char b[HD_PROOF_BYTES])
+{
+    volatile unsigned char differs = 0;
+    for (int i = 0; i < HD_PROOF_BYTES; i++) {
+        differs = (unsigned char)(differs | (a[i] ^ b[i]));
+    }
+    return differs == 0;
+}
+
 int hd_proves(const unsigned char proof[HD_PROOF_BYTES], const hd_secret *secret, const hd_handshake *shake, int side)
 {
     unsigned char right[HD_PROOF_BYTES];
-    volatile unsigned char differs = 0; /* no shorter way for a compiler, either */
     hd_prove(right, secret, shake, side);
-    for (int i = 0; i < HD_PROOF_BYTES; i++) {
-        differs = (unsigned char)(differs | (proof[i] ^ right[i]));
-    }
-    return differs == 0;
+    return are_equal(proof, right);
+}
+
+/* Of another length than what a proof is of: neither passes for the other. */
+void hd_seal(unsigned char seal[HD_PROOF_BYTES], const hd_secret *secret, const hd_handshake *shake, int side,
+             const void *said, size_t bytes)
+{
+    unsigned char text[HD_PROOF_BYTES + HD_BLAKE2S_BYTES];
+    hd_prove(text, secret, shake, side);
+    hd_blake2s(text + HD_PROOF_BYTES, HD_BLAKE2S_BYTES, NULL, 0, said, bytes);
+    hd_blake2s(seal, HD_PROOF_BYTES, secret->bytes, sizeof secret->bytes, text, sizeof text);
+}
+
+int hd_is_sealed(const unsigned char seal[HD_PROOF_BYTES], const hd_secret *secret, const hd_handshake *shake, int side,
+                 const void *said, size_t bytes)
+{
+    unsigned char right[HD_PROOF_BYTES];
+    hd_seal(right, secret, shake, side, said, bytes);
+    return are_equal(seal, right);
 }

@@ -45,4 +45,10 @@ void hd_prove(unsigned char proof[HD_PROOF_BYTES], const hd_secret *secret, cons
 /* 1: `side` made it, and knows the secret. Takes as long when it is wrong. */
 int hd_proves(const unsigned char proof[HD_PROOF_BYTES], const hd_secret *secret, const hd_handshake *shake, int side);
 
+/* A proof of these bytes as well: `side` says them in this conversation. */
+void hd_seal(unsigned char seal[HD_PROOF_BYTES], const hd_secret *secret, const hd_handshake *shake, int side,
+             const void *said, size_t bytes);
+int hd_is_sealed(const unsigned char seal[HD_PROOF_BYTES], const hd_secret *secret, const hd_handshake *shake, int side,
+                 const void *said, size_t bytes);
+
 #endif

@@ -141,7 +141,7 @@ static heddle_status introduce(first_word *all, meeting *b)
     if (b->size == 1) {
         return HEDDLE_OK;
     }
-    if (hd_tcp_listen(&b->listener, &all[b->rank].place) != HEDDLE_OK) {
+    if (hd_tcp_listen(&b->listener, &all[b->rank].place, 0) != HEDDLE_OK) {
         memset(&all[b->rank].place, 0, sizeof all->place); /* it matters on several hosts alone */
     }
     HD_TRY(library->alloc(&words, number, (size_t)b->size * sizeof *all));

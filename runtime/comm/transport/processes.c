@@ -42,17 +42,10 @@ static void child_main(hd_run *run, int rank, const char *key, pid_t parent)
     if (getppid() != parent) {
         _exit(1);
     }
-    hd_group *group = NULL;
-    const hd_join join = {.key = key,
-                          .n = run->nranks,
-                          .me = rank,
-                          .deadline_ns = hd_now_ns() + hd_options_deadline_ms(&run->options) * 1000000,
-                          .arena_bytes = run->options.arena_bytes,
-                          .dead = &run->shared->dead,
-                          .interrupt = hd_options_interrupt(&run->options)};
-    heddle_status st = hd_group_join(&group, &join);
+    heddle_comm *comm = NULL;
+    heddle_status st = run->meet(&comm, run, rank, key);
     if (st == HEDDLE_OK) {
-        hd_run_rank_main(run, group, rank);
+        hd_run_rank_main(run, comm, st, rank);
     } else {
         hd_run_report(run->shared, rank, st);
         int none = 0; /* others may still wait for this rank at the meeting */

@@ -9,6 +9,7 @@
     X(self)                                                                                                            \
     X(threads)                                                                                                         \
     X(shm)                                                                                                             \
+    X(tcp)                                                                                                             \
     X(mpi)                                                                                                             \
     X(auto)
 

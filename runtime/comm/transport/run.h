@@ -23,6 +23,9 @@ typedef struct hd_run_shared {
 
 struct hd_run {
     int nranks;
+    /* Processes: this rank's communicator with the others, in any way that `key`, random and theirs alone, makes. */
+    heddle_status (*meet)(heddle_comm **out, hd_run *run, int rank, const char *key);
+    int listener;      /* of tcp's rank 0 */
     const char *where; /* as the caller gave it, fault(...) included */
     const char *inner;
     heddle_comm_options options;
@@ -33,8 +36,10 @@ struct hd_run {
 
 heddle_status hd_run_processes(hd_run *run);
 
-/* Make the rank's communicator from its group (taken over), run the function, report. */
-void hd_run_rank_main(hd_run *run, hd_group *group, int rank);
+/* The rank's communicator from its group (taken over). */
+heddle_status hd_run_comm(heddle_comm **out, const hd_run *run, hd_group *group, int rank);
+/* Run the function on it (taken over), report. `met`: how making it went. */
+void hd_run_rank_main(hd_run *run, heddle_comm *comm, heddle_status met, int rank);
 void hd_run_report(hd_run_shared *shared, int rank, heddle_status status);
 
 #endif

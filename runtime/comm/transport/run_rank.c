@@ -16,12 +16,8 @@ void hd_run_report(hd_run_shared *shared, int rank, heddle_status status)
     atomic_store(&r->done, 1);
 }
 
-void hd_run_rank_main(hd_run *run, hd_group *group, int rank)
+heddle_status hd_run_comm(heddle_comm **out, const hd_run *run, hd_group *group, int rank)
 {
-    heddle_status st = HEDDLE_OK;
-    hd_fault *fault = NULL;
-    heddle_comm *comm = NULL;
-    const char *inner = NULL;
     const hd_comm_parts parts = {.name = run->inner,
                                  .why = "started by heddle_run_ranks",
                                  .rank = rank,
@@ -29,7 +25,15 @@ void hd_run_rank_main(hd_run *run, hd_group *group, int rank)
                                  .ops = &hd_local_ops,
                                  .group = group,
                                  .options = &run->options};
-    HD_TRY(hd_comm_new(&comm, &parts));
+    return hd_comm_new(out, &parts);
+}
+
+void hd_run_rank_main(hd_run *run, heddle_comm *comm, heddle_status met, int rank)
+{
+    heddle_status st = met;
+    hd_fault *fault = NULL;
+    const char *inner = NULL;
+    HD_TRY(st);
     HD_TRY(hd_fault_parse(&fault, run->where, &inner));
     if (fault != NULL) {
         hd_fault_attach(comm, fault);

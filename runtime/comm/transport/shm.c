@@ -48,7 +48,7 @@ heddle_status hd_open_shm(heddle_comm **out, const heddle_comm_options *options,
     }
     if (l.here != l.size) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED,
-                       "shm: %d of %d ranks are on this host, shared memory needs all of them (mpi spans hosts)",
+                       "shm: %d of %d ranks are on this host, shared memory needs all of them (tcp and mpi span hosts)",
                        l.here, l.size);
     }
     HD_TRY(meet(out, l.key, l.rank, l.size, options, why));
@@ -61,4 +61,28 @@ static heddle_status open_shm(heddle_comm **out, const heddle_comm_options *opti
     return hd_open_shm(out, options, "ranks from the environment");
 }
 
-const hd_transport hd_transport_shm = {.name = "shm", .open = open_shm, .run = hd_run_processes};
+/* One of heddle_run_ranks. */
+static heddle_status meet_started(heddle_comm **out, hd_run *run, int rank, const char *key)
+{
+    heddle_status st;
+    hd_group *group = NULL;
+    const hd_join join = {.key = key,
+                          .n = run->nranks,
+                          .me = rank,
+                          .deadline_ns = hd_now_ns() + hd_options_deadline_ms(&run->options) * 1000000,
+                          .arena_bytes = run->options.arena_bytes,
+                          .dead = &run->shared->dead,
+                          .interrupt = hd_options_interrupt(&run->options)};
+    HD_TRY(hd_group_join(&group, &join));
+    st = hd_run_comm(out, run, group, rank);
+out:
+    return st;
+}
+
+static heddle_status run_shm(hd_run *run)
+{
+    run->meet = meet_started;
+    return hd_run_processes(run);
+}
+
+const hd_transport hd_transport_shm = {.name = "shm", .open = open_shm, .run = run_shm};

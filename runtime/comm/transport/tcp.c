@@ -28,7 +28,7 @@ static heddle_status wait_letter(hd_tcp *tcp, hd_letter **out, int from, int kin
         if (tcp->peer[from].fd < 0 && from != tcp->rank) {
             return has_closed(from);
         }
-        if (hd_interrupted(&tcp->interrupt)) {
+        if (hd_interrupted(&tcp->patience.interrupt)) {
             return hd_fail(HEDDLE_ERR_INTERRUPTED, "rank %d was interrupted while it waited for rank %d", tcp->rank,
                            from);
         }

@@ -1,5 +1,6 @@
-/* Messages over TCP, between ranks that have told one another where they listen. For communicators whose ranks are
- * known by something that can carry a word once and nothing after (a borrowed communicator of NCCL). */
+/* Messages over TCP, between ranks that have told one another where they listen: through something that can carry a
+ * word once and nothing after (a borrowed communicator of NCCL), or through rank 0, whose place all know
+ * (tcp_gather.h). */
 #ifndef HD_TCP_H
 #define HD_TCP_H
 
@@ -30,10 +31,11 @@ typedef struct hd_tcp_meeting {
     uint64_t key[2]; /* random, the same on all ranks, told to nobody else: who does not know it is nobody's rank */
     int64_t deadline_ns;
     hd_interrupt interrupt;
+    const _Atomic int *dead; /* 1 + rank that is known to have ended; NULL: nobody looks */
 } hd_tcp_meeting;
 
-/* On all addresses of this host. The listener is the caller's to close. */
-heddle_status hd_tcp_listen(int *listener, hd_tcp_place *place);
+/* On all addresses of this host; is_local: where other hosts cannot call. The listener is the caller's to close. */
+heddle_status hd_tcp_listen(int *listener, hd_tcp_place *place, int is_local);
 /* Collective: every two ranks connect, and show each other that they know the key without telling it (tcp_meet.c says
  * what that promises, and what it does not). Addresses that this host has as well are called only for ranks of this
  * host. Strangers' connections cost no time, however many; from 64 on those that have said nothing are closed, the

@@ -2,8 +2,7 @@
 #ifndef HD_TCP_POST_H
 #define HD_TCP_POST_H
 
-#include "runtime/comm/ground/proof.h"
-#include "runtime/comm/transport/tcp.h"
+#include "runtime/comm/transport/tcp_line.h"
 
 #include <poll.h>
 
@@ -45,12 +44,11 @@ typedef struct hd_tcp_peer {
 
 struct hd_tcp {
     int rank, size;
-    hd_interrupt interrupt;
-    int is_interrupted; /* while ranks met: it is told once */
-    hd_secret secret;   /* of the meeting's key */
-    hd_tcp_peer *peer;  /* [size] */
-    struct pollfd *fds; /* [size] */
-    int aborted_by;     /* -1: nobody */
+    hd_tcp_patience patience; /* while ranks meet; its interrupt, afterwards, too */
+    hd_secret secret;         /* of the meeting's key */
+    hd_tcp_peer *peer;        /* [size] */
+    struct pollfd *fds;       /* [size] */
+    int aborted_by;           /* -1: nobody */
     char why[HD_TCP_WHY_BYTES];
 };
 

@@ -24,7 +24,9 @@ static void *thread_main(void *arg)
     if (cancelled) {
         hd_group_destroy(t->group);
     } else {
-        hd_run_rank_main(t->run, t->group, t->rank);
+        heddle_comm *comm = NULL;
+        const heddle_status st = hd_run_comm(&comm, t->run, t->group, t->rank);
+        hd_run_rank_main(t->run, comm, st, t->rank);
     }
     return NULL;
 }

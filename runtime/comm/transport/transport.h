@@ -30,6 +30,7 @@ heddle_status hd_open_module(heddle_comm **out, const char *name, const heddle_c
 heddle_status hd_open_shm(heddle_comm **out, const heddle_comm_options *options, const char *why);
 heddle_status hd_join_shm(heddle_comm **out, const char *text, int rank, int size, const heddle_comm_options *options);
 heddle_status hd_open_self(heddle_comm **out, const heddle_comm_options *options, const char *why);
+heddle_status hd_open_tcp(heddle_comm **out, const heddle_comm_options *options);
 heddle_status hd_open_mpi(heddle_comm **out, const heddle_comm_options *options);
 
 /* faults, around any of them */

@@ -61,7 +61,7 @@ class Comm(OfThisProcess):
         """Joins the ranks. Collective.
 
         where        "auto": what torchrun, srun, mpirun or `python -m heddle` say in the environment, one rank without
-                     any; "shm", "mpi", "self", or another transport of heddle/comm.h
+                     any; "shm", "tcp", "mpi", "self", or another transport of heddle/comm.h
         mesh         the ranks' axes, `[dp=2 sp=4]`; `[sp=N]` by itself
         deadline_s   of every wait for other ranks; None: 60, and 600 once a device is attached
         bind         True: every rank gets an equal share of the host's cores. False, since threads and the workers of a

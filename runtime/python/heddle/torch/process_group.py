@@ -45,7 +45,7 @@ def from_process_group(group: Optional[Any] = None, *, nccl: Optional[bool] = No
         return Comm.join(words[0][1], rank, size, **options)
     spread = f"the {size} ranks of the process group are on {len(hosts)} hosts ({', '.join(hosts)})"
     if not nccl:
-        raise UnsupportedError(f"{spread}: several hosts want nccl=True, or Comm.open('mpi')")
+        raise UnsupportedError(f"{spread}: several hosts want nccl=True, or Comm.open('tcp')")
     pointer = _nccl_of(group)
     shown = _gathered(pointer != 0, size, group)
     if not all(shown):

@@ -1,0 +1,178 @@
+/* Processes that the environment tells to meet by TCP, and others that call there. */
+#ifndef HD_TEST_TCP_JOB_H
+#define HD_TEST_TCP_JOB_H
+
+#include "case.h"
+#include "time_limit.h"
+
+#include "runtime/base/base.h"
+
+#include <arpa/inet.h>
+#include <heddle/comm.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MOST = 6, LONG_MS = 20000, SHORT_MS = 1200 };
+
+#define SECRET "HEDDLE_KEY=0123456789abcdef "
+
+typedef struct outcome {
+    heddle_status status;
+    double seconds;
+    char sentence[600], describe[600];
+} outcome;
+
+typedef struct job {
+    int port, n;
+    pid_t pid[MOST];
+    outcome *outcome; /* [MOST] */
+} job;
+
+static inline int try_port(int port)
+{
+    const struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int yes = 1; /* connections that are dying do not count */
+    const int is_free = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
+                        bind(fd, (const struct sockaddr *)&at, sizeof at) == 0;
+    close(fd);
+    return is_free;
+}
+
+/* Below those that the kernel gives to whoever asks for any. */
+static inline int free_port(void)
+{
+    static int next;
+    for (int i = 0; i < 1000; i++) {
+        const int port = 20000 + (getpid() * 13 + next++) % 12000;
+        if (try_port(port)) {
+            return port;
+        }
+    }
+    fail_msg("no port is free");
+    return 0;
+}
+
+static inline job new_job(void)
+{
+    return (job){.port = free_port(), .outcome = hd_shared(MOST * sizeof(outcome))};
+}
+
+/* "RANK=0 WORLD_SIZE=2": these and no others of those that matter here. */
+static inline void environment(const char *words)
+{
+    static const char *const names[] = {
+        "HEDDLE_RANK", "HEDDLE_SIZE", "HEDDLE_KEY",       "HEDDLE_PORT",         "RANK", "WORLD_SIZE",
+        "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", NULL};
+    char text[512];
+    char *rest = NULL;
+    for (int i = 0; names[i] != NULL; i++) {
+        unsetenv(names[i]);
+    }
+    snprintf(text, sizeof text, "%s", words);
+    for (char *word = strtok_r(text, " ", &rest); word != NULL; word = strtok_r(NULL, " ", &rest)) {
+        char *value = strchr(word, '=');
+        *value = 0;
+        setenv(word, value + 1, 1);
+    }
+}
+
+/* What a rank does with its communicator; `turn` of `turns`, one after another. */
+typedef heddle_status (*job_rank)(heddle_comm *comm);
+
+static inline void be_rank(outcome *o, const char *where, int turns, int64_t deadline_ms, job_rank does)
+{
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
+    options.deadline_ms = deadline_ms;
+    options.bind = HEDDLE_BIND_NONE;
+    o->status = HEDDLE_OK;
+    for (int turn = 0; turn < turns && o->status == HEDDLE_OK; turn++) {
+        heddle_comm *comm = NULL;
+        const int64_t start_ns = hd_now_ns();
+        o->status = heddle_comm_open(&comm, where, &options);
+        o->seconds = (double)(hd_now_ns() - start_ns) * 1e-9;
+        snprintf(o->describe, sizeof o->describe, "%s", heddle_comm_describe(comm));
+        o->status = o->status == HEDDLE_OK ? heddle_comm_barrier(comm) : o->status;
+        o->status = o->status == HEDDLE_OK && does != NULL ? does(comm) : o->status;
+        snprintf(o->sentence, sizeof o->sentence, "%s", heddle_last_error());
+        heddle_comm_destroy(comm);
+    }
+    _exit(0);
+}
+
+/* The next process: the words are those of its environment. */
+static inline int start(job *j, const char *where, int turns, int64_t deadline_ms, job_rank does, const char *format,
+                        ...)
+{
+    char words[512];
+    va_list of;
+    va_start(of, format);
+    vsnprintf(words, sizeof words, format, of);
+    va_end(of);
+    const int i = j->n++;
+    fflush(NULL);
+    j->pid[i] = fork();
+    if (j->pid[i] == 0) {
+        environment(words);
+        be_rank(&j->outcome[i], where, turns, deadline_ms, does);
+    }
+    return i;
+}
+
+/* Rank `rank` of `size` as it should be. */
+static inline int start_rank(job *j, int rank, int size, int64_t deadline_ms)
+{
+    return start(j, "tcp", 1, deadline_ms, NULL,
+                 SECRET "HEDDLE_RANK=%d HEDDLE_SIZE=%d MASTER_ADDR=127.0.0.1 HEDDLE_PORT=%d", rank, size, j->port);
+}
+
+static inline void end_job(job *j)
+{
+    for (int i = 0; i < j->n; i++) {
+        assert_int_equal(waitpid(j->pid[i], NULL, 0), j->pid[i]);
+    }
+    assert_true(try_port(j->port) || j->n == 0); /* nothing listens there any more */
+}
+
+/* Process i: `wanted`, within limit_s, and each of these words in its sentence, up to NULL. */
+static inline void ended(const job *j, int i, heddle_status wanted, double limit_s, ...)
+{
+    const outcome *o = &j->outcome[i];
+    int is_right = o->status == wanted && o->seconds * 1e9 < (double)hd_test_limit_ns(limit_s);
+    va_list words;
+    va_start(words, limit_s);
+    for (const char *word = va_arg(words, const char *); word != NULL; word = va_arg(words, const char *)) {
+        is_right &= strstr(o->sentence, word) != NULL;
+    }
+    va_end(words);
+    if (!is_right) {
+        fail_msg("process %d: %s after %.1f s: %s", i, heddle_status_name(o->status), o->seconds, o->sentence);
+    }
+}
+
+/* Connected to the job's port. */
+static inline int call(const job *j)
+{
+    const struct sockaddr_in to = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)j->port), .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+    for (int turn = 0; turn < 5000; turn++) {
+        const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd >= 0 && connect(fd, (const struct sockaddr *)&to, sizeof to) == 0) {
+            return fd;
+        }
+        close(fd);
+        usleep(2000);
+    }
+    fail_msg("nobody listens at port %d", j->port);
+    return -1;
+}
+
+#endif
