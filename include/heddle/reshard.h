@@ -85,6 +85,10 @@ typedef struct heddle_reshard_options {
     int64_t deadline_ms; /* 0: the communicator's */
     heddle_space space;  /* of the arrays; a device's: the one that is attached (heddle_comm_attach_device) */
     int device;          /* of that space, this rank's own (heddle_comm_device); 0 on the host */
+    /* Wire peer: blocks of threads that a launch has at most, but for one of each piece; they stay on the device while
+     * they wait for peers. Ranks may differ. 0: where peers have other devices as many as links between those are taken
+     * to need, 32 and more for what stays here, else the share that this rank has of its device. */
+    int device_blocks;
 } heddle_reshard_options;
 
 HEDDLE_API void heddle_reshard_options_init(heddle_reshard_options *options);

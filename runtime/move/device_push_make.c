@@ -12,11 +12,11 @@ static hd_device_box box_of(const hd_copy *copy, int peer)
     return box;
 }
 
-static heddle_status make_list(hd_push_list *out, hd_push *p, const hd_device_box *box, int nboxes)
+static heddle_status make_list(hd_push_list *out, hd_push *p, const hd_device_box *box, int nboxes, int most_blocks)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(hd_device_list_build(&out->list, &out->bytes, p->device, box, nboxes,
-                                hd_device_blocks_for(box, nboxes, p->most_blocks)));
+                                hd_device_blocks_for(box, nboxes, most_blocks)));
     out->at = hd_device_reserve(&p->lists_bytes, (int64_t)out->bytes);
 out:
     return st;
@@ -32,7 +32,25 @@ static heddle_status share_blocks(hd_push *p)
     return st;
 }
 
-/* Of a launch that meets: each box is several where it is very long, and each of them has a block at the least. */
+/* Of a launch that meets. Its blocks stay on the device while they wait, where nothing else fits beside them, and a few
+ * fill the links between devices: 256 threads with 8 vectors each under way are 32 KiB, 32 such blocks 1 MiB, which is
+ * what is on its way for 2 us at 450 GB/s. What stays here has its share besides. */
+static int meeting_blocks(const hd_push *p, const hd_push_step *step)
+{
+    enum { FOR_LINKS = 32 };
+    const hd_sharers sharers = hd_comm_sharers(p->comm);
+    int64_t all = 0, blocks = p->spec->options.device_blocks;
+    for (int r = 0; r < p->nranks; r++) {
+        all += step->sent_bytes[r];
+    }
+    const int64_t away = all - step->sent_bytes[p->rank];
+    if (blocks == 0 && sharers.all < sharers.ranks && away > 0) {
+        blocks = (int64_t)((double)FOR_LINKS * (double)all / (double)away);
+    }
+    return blocks > 0 && blocks < p->most_blocks ? (int)blocks : p->most_blocks;
+}
+
+/* Each box is several where it is very long, and each of them has a block at the least. */
 static heddle_status check_blocks(const hd_push *p, const hd_push_list *list)
 {
     int blocks = p->kernels->list_blocks(list->list);
@@ -52,7 +70,7 @@ static heddle_status make_clear(hd_push_list *out, hd_push *p, const hd_copy *co
         return HEDDLE_OK;
     }
     hd_device_box box = box_of(copy, p->rank);
-    return make_list(out, p, &box, 1);
+    return make_list(out, p, &box, 1, p->most_blocks);
 }
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */
@@ -79,7 +97,7 @@ static heddle_status make_sums(hd_push_step *step, hd_push *p, const hd_parts *r
     }
     HD_TRY(hd_device_sums_make(&step->sums, recv, part_at, p->spec->elem_bytes, &p->memory_bytes));
     if (step->sums.nunpacks > 0) {
-        st = make_list(&step->unpack, p, step->sums.unpack, step->sums.nunpacks);
+        st = make_list(&step->unpack, p, step->sums.unpack, step->sums.nunpacks, p->most_blocks);
     }
 out:
     hd_free(part_at);
@@ -107,7 +125,7 @@ static heddle_status make_landing(hd_push_step *step, hd_push *p, const hd_parts
     }
     if (nboxes > 0) {
         step->slots_at = hd_device_reserve(&p->memory_bytes, p->spec->dst_bytes);
-        st = make_list(&step->land, p, box, nboxes);
+        st = make_list(&step->land, p, box, nboxes, p->most_blocks);
     }
 out:
     hd_free(box);
@@ -143,7 +161,7 @@ static heddle_status make_pushes(hd_push_step *step, hd_push *p, int phase, cons
             }
         }
     }
-    HD_TRY(make_list(&step->push, p, box, nboxes));
+    HD_TRY(make_list(&step->push, p, box, nboxes, meeting_blocks(p, step)));
     st = p->news != NULL ? HEDDLE_OK : check_blocks(p, &step->push);
 out:
     hd_free(box);

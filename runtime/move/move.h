@@ -21,6 +21,7 @@ typedef struct hd_channel hd_channel;
 /* Texts are borrowed. */
 typedef struct hd_channel_options {
     int64_t deadline_ms; /* 0: the communicator's */
+    int device_blocks;   /* of a launch on a device that meets others; 0: chosen */
     const char *what;    /* how sentences call an execution: "reshard" */
     const char *line;    /* what overdue waits say behind it; NULL: nothing */
     /* Why an execution may be refused, by reason (from 1 on); NULL: executions are never refused. With them the first

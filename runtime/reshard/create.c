@@ -156,6 +156,7 @@ static heddle_status make(heddle_reshard *plan)
     hd_route_spec spec;
     memset(&spec, 0, sizeof spec);
     spec.options = (hd_channel_options){.deadline_ms = request->options.deadline_ms,
+                                        .device_blocks = request->options.device_blocks,
                                         .what = "reshard",
                                         .line = plan->line_text,
                                         .refusal = hd_refusals,

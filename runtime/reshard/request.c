@@ -30,6 +30,9 @@ static heddle_status take_options(hd_request *out, const heddle_reshard_options 
         (o->tuning != HEDDLE_TUNING_TRIALS && o->tuning != HEDDLE_TUNING_RULES)) {
         return hd_fail(HEDDLE_ERR_ARG, "reshard options: memory %d, tuning %d", (int)o->memory, (int)o->tuning);
     }
+    if (o->device_blocks < 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "device_blocks is %d, wanted 0 or more", o->device_blocks);
+    }
     if (o->kernel == NULL) {
         return HEDDLE_OK;
     }

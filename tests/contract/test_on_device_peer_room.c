@@ -57,6 +57,57 @@ HD_CASE(launches_fit_the_device)
     }
 }
 
+/* Blocks of both ranks' launches, of 8 MiB a rank; device_blocks: as the option has it. */
+static heddle_status blocks_of(int *most, own_stream *o, int device_blocks)
+{
+    enum { BYTES = 8 << 20 };
+    heddle_status st = HEDDLE_OK;
+    heddle_comm *comm = o->f.comm;
+    heddle_reshard *reshard = NULL;
+    void *src = NULL, *dst = NULL;
+    heddle_reshard_options options;
+    heddle_reshard_line line;
+    heddle_reshard_options_init(&options);
+    options.space = HEDDLE_SPACE_DEVICE;
+    options.device = heddle_comm_device(comm);
+    options.device_blocks = device_blocks;
+    HD_TRY(heddle_reshard_parse(&line, "u8[t=2 s=8388608] on [sp=2]: t@sp -> s@sp"));
+    HD_TRY(heddle_buffer_alloc(&src, comm, BYTES, HEDDLE_SPACE_DEVICE));
+    HD_TRY(heddle_buffer_alloc(&dst, comm, BYTES, HEDDLE_SPACE_DEVICE));
+    HD_TRY(heddle_reshard_create_line(&reshard, comm, &line, &options));
+    (void)o->sim.most_blocks();
+    HD_TRY(heddle_comm_barrier(comm));
+    HD_TRY(heddle_reshard_execute(reshard, src, dst, o->stream));
+    HD_TRY(heddle_reshard_wait(reshard));
+    HD_TRY(heddle_comm_barrier(comm));
+    *most = heddle_comm_rank(comm) == 0 ? o->sim.most_blocks() : 0;
+    st = heddle_comm_barrier(comm);
+out:
+    heddle_reshard_destroy(reshard);
+    heddle_buffer_free(comm, src);
+    heddle_buffer_free(comm, dst);
+    return st;
+}
+
+/* A launch leaves room: to peers on other devices go 32 blocks, and as many more for what stays. */
+HD_RANK_CASE(few_blocks_wait, "2 threads cuda:0 peer", "2 threads cuda peer")
+{
+    heddle_status st = HEDDLE_OK;
+    own_stream o;
+    int chosen = 0, few = 0, many = 0, priority = 0;
+    const int is_first = heddle_comm_rank(comm) == 0;
+    HD_TRY(own_set_up(&o, comm, 0));
+    HD_TRY(blocks_of(&chosen, &o, 0));
+    HD_TRY(blocks_of(&few, &o, 4));
+    HD_TRY(blocks_of(&many, &o, 100));
+    CHECK(!is_first || (chosen == (hd_comm_sharers(comm).all == 2 ? 132 : 64) && few == 4 && many == 100));
+    CHECK(blocks_of(&few, &o, -1) == HEDDLE_ERR_ARG && says("device_blocks is -1, wanted 0 or more"));
+    CHECK(o.sim.priority(o.stream, &priority) == 0 && priority < 0); /* heddle's streams come first */
+out:
+    own_tear_down(&o);
+    return st;
+}
+
 /* --- one kernel at a time ----------------------------------------------------------------------------------------- */
 
 /* arg: in order by events. Otherwise a kernel that waits for a peer's keeps that from running. */

@@ -9,8 +9,9 @@
  *   errors    GetLastError PeekAtLastError GetErrorName GetErrorString
  *   memory    Malloc Free HostAlloc FreeHost HostRegister HostUnregister HostGetDevicePointer PointerGetAttributes
  *             Memcpy MemcpyAsync Memcpy2DAsync Memset MemsetAsync
- *   streams   StreamCreateWithFlags StreamDestroy StreamSynchronize StreamQuery StreamWaitEvent StreamIsCapturing
- *             LaunchHostFunc; NULL and cudaStreamLegacy are the legacy default stream
+ *   streams   StreamCreateWithFlags StreamCreateWithPriority DeviceGetStreamPriorityRange StreamGetPriority
+ *             StreamDestroy StreamSynchronize StreamQuery StreamWaitEvent StreamIsCapturing LaunchHostFunc; NULL and
+ *             cudaStreamLegacy are the legacy default stream
  *   events    EventCreateWithFlags EventDestroy EventRecord EventQuery EventSynchronize EventElapsedTime
  *   graphs    StreamBeginCapture StreamEndCapture ThreadExchangeStreamCaptureMode GraphInstantiate GraphLaunch
  *             GraphDestroy GraphExecDestroy
@@ -193,6 +194,9 @@ cudaError_t cudaMemset(void *dst, int value, size_t bytes);
 cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned int flags);
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned int flags, int priority);
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);

@@ -152,7 +152,7 @@ struct hd_sim_op {
 };
 
 struct CUstream_st {
-    int device, references, is_legacy, is_blocking, is_closing;
+    int device, references, is_legacy, is_blocking, is_closing, priority;
     int connection;
     uint64_t enqueued, finished;
     hd_sim_op *first, *last;

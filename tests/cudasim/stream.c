@@ -260,7 +260,18 @@ void hd_sim_finish_device(int device)
     }
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned int flags)
+enum { GREATEST_PRIORITY = -5 /* as on an H100; 0 is the least */ };
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    HD_SIM_CALL();
+    *least = 0;
+    *greatest = GREATEST_PRIORITY;
+    return cudaSuccess;
+}
+
+/* Priorities are noted, and have no effect. */
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned int flags, int priority)
 {
     HD_SIM_CALL();
     if (flags > cudaStreamNonBlocking) {
@@ -268,8 +279,26 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned int flags)
     }
     hd_sim_lock();
     *out = make(hd_sim_device(), 0, flags != cudaStreamNonBlocking);
+    if (*out != NULL) {
+        (*out)->priority = priority > 0 ? 0 : priority < GREATEST_PRIORITY ? GREATEST_PRIORITY : priority;
+    }
     hd_sim_unlock();
     return hd_sim_result(*out != NULL ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned int flags)
+{
+    return cudaStreamCreateWithPriority(out, flags, 0);
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t handle, int *priority)
+{
+    HD_SIM_CALL();
+    hd_sim_lock();
+    const cudaStream_t stream = hd_sim_stream(handle);
+    *priority = stream != NULL ? stream->priority : 0;
+    hd_sim_unlock();
+    return hd_sim_result(stream != NULL ? cudaSuccess : cudaErrorInvalidResourceHandle);
 }
 
 /* What is in it is still done. */

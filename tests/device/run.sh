@@ -168,7 +168,7 @@ for ranks in 2 4 8; do
     bench "7: 1 MiB a pair, $ranks ranks" "u8[t=$((ranks * 16)) s=$((ranks * 64)) c=1024] on [sp=$ranks]: t@sp -> s@sp"
 done
 needs_device "bench 8: blocks for 450 GB/s" && [[ "bench 8: blocks for 450 GB/s" =~ $only ]] &&
-    row "bench 8: blocks for 450 GB/s" "not here: no option says how many blocks a launch has"
+    row "bench 8: blocks for 450 GB/s" "not here: wants two GPUs (heddle_reshard_options.device_blocks)"
 for ranks in 2 4 8; do
     needs_gpu "bench 5: torch, $ranks ranks" || continue
     step 90 "bench 5: torch, $ranks ranks" env LD_LIBRARY_PATH="$their_libraries" python3 "$here/tests/device/peers.py" 64 3200 1152 $ranks

@@ -71,7 +71,8 @@ typedef struct heddle_device {
     void (*leave)(int before);
     /* What a launcher returned, in words. 0: HEDDLE_OK. */
     heddle_status (*status)(int code, int device, const char *call);
-    /* A stream that the default stream of the device has no order with. */
+    /* A stream that the default stream of the device has no order with. What is in it comes before what others have
+     * that has not begun: peers wait for it. */
     heddle_status (*stream_create)(heddle_stream *out, int device);
     void (*stream_destroy)(heddle_stream stream, int device); /* NULL is legal */
     /* For who measures: an event that also says when it happened, for event_record, event_test and event_destroy; the

@@ -4,11 +4,18 @@
 #include "kernels/table_device.h"
 #endif
 
+static cudaError_t create_first(cudaStream_t *stream)
+{
+    int last = 0, first = 0;
+    const cudaError_t error = cudaDeviceGetStreamPriorityRange(&last, &first);
+    return error == cudaSuccess ? cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, first) : error;
+}
+
 heddle_status hd_cuda_stream_create(heddle_stream *out, int device)
 {
     cudaStream_t stream = NULL;
     heddle_status st = HEDDLE_OK;
-    HD_CUDA_ON(device, HD_CUDA(device, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)));
+    HD_CUDA_ON(device, hd_cuda_status(create_first(&stream), device, "cudaStreamCreateWithPriority"));
     *out = stream;
     return st;
 }
