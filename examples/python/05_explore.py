@@ -1,5 +1,5 @@
 """A model that nobody wrote a plan for: which dims its modules mix is found by experiment, and the planner decides from
-that which dim is cut in each stage.
+that which dim is cut in each stage. The plan that follows is proved on ranks that are simulated.
 
     python 05_explore.py                one process, no ranks
 """
@@ -38,21 +38,25 @@ class Video(torch.nn.Module):
 
     def forward(self, video: torch.Tensor) -> torch.Tensor:
         x = self.patch(video).permute(0, 2, 3, 4, 1)
-        b, f, h, w, c = x.shape
-        for space, time in zip(self.space, self.time):
-            x = space(x.reshape(b * f, h * w, c)).reshape(b, f, h * w, c).transpose(1, 2)
-            x = time(x.reshape(b * h * w, f, c)).reshape(b, h * w, f, c).transpose(1, 2)
+        b, x = x.shape[0], x.flatten(2, 3)
+        for space, time in zip(self.space, self.time):  # a rank may have a part of f: -1
+            x = space(x.flatten(0, 1)).unflatten(0, (b, -1)).transpose(1, 2)
+            x = time(x.flatten(0, 1)).unflatten(0, (b, -1)).transpose(1, 2)
         return self.last(x)
 
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
-found = heddle.torch.explore(Video(), torch.randn(2, 3, 7, 10, 12))
+model = Video()
+found = heddle.torch.explore(model, torch.randn(2, 3, 7, 10, 12))
 print(found)
 with tempfile.TemporaryDirectory() as folder:
     file = Path(folder) / "video.yaml"
     file.write_text(found.to_yaml())
-    schedule = heddle.plan(file, "[sp=4]", sizes="b=1,f=16,h=32,w=32")
+    schedule = heddle.plan(file, "[sp=4]", sizes="b=1,f=16,s=1024")
 print("on 4 ranks, at 16 frames of 32 x 32 patches:")
 for stage in schedule.stages:
     print(f"  {stage.name}: {stage.layout}")
+plan = found.plan(model, "[sp=4]", schedule=schedule)
+print(plan)                             # heddle.torch.parallelize(model, plan, comm) puts it on the model
+print(plan.prove(model, torch.randn(1, 3, 9, 12, 14), ranks=4))

@@ -244,7 +244,23 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert run.returncode == 2 and "heddle explore: 'mine:nothing'" in run.stderr, run.stderr
 
 
+def test_the_command_plans_and_proves(tmp_path, monkeypatch, capsys):
+    (tmp_path / "planned.py").write_text(
+        "import torch\nfrom test_torch_prove import made\n\ndef linear():\n    return torch.nn.Linear(3, 3), "
+        "(torch.randn(2, 7, 3),)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for words, code, said in ((["planned:made", "--plan", "[sp=3]"], 0, "switch to w@sp"),
+                              (["planned:made", "--prove", "2"], 0, "2 ranks are as one"),
+                              (["planned:made", "--plan", "[sp"], 2, "heddle explore: "),
+                              (["planned:linear", "--prove", "2"], 2, "no module of a list of modules")):
+        assert main(words) == code
+        seen = capsys.readouterr()
+        assert said in seen.out + seen.err, seen
+
+
 def test_the_example(tmp_path):
     example = os.path.join(os.environ["HEDDLE_SOURCE"], "examples", "python", "05_explore.py")
     run = subprocess.run([sys.executable, example], cwd=tmp_path, text=True, capture_output=True, timeout=120)
-    assert run.returncode == 0 and "space.0: f@sp\n  time.0: h@sp" in run.stdout, run.stdout + run.stderr
+    assert run.returncode == 0 and all(said in run.stdout for said in (
+        "space.0: f@sp\n  time.0: s@sp", "\n4 ranks are as one: forward")), run.stdout + run.stderr

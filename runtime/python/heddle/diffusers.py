@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 import os
 import re
 import tempfile
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .attention import check_saved
 from .comm import Comm
 from .errors import ArgumentError, InfeasibleError, ParseError, UnsupportedError
+from .line import mesh_of
 from .machine import Machine, MachineLike, machine_of
 from .model import import_config
-from .schedule import Schedule, plan
+from .schedule import Schedule
+from .schedule import plan as planned
 from .torch.attending import Attend
 from .torch.modules import Count, Gather, Parallel, Sizes, Split, Step, Switch, Without, put_on
+from .torch.planning import Plan
+from .torch.ranks import Ranks
 
 _Plan = Dict[str, Union[Step, Sequence[Step]]]
 
@@ -55,12 +60,53 @@ def parallelize(model: Any, comm: Comm, method: str = "auto", saved_forwards: in
     try:
         for each in _models_of(model):
             made = functools.partial(_plan_of, each, comm, method, saved_forwards, on, tokens)
-            handles.append(put_on(each, made, comm))
+            handles.append(put_on(each, made, Ranks(comm)))
     except BaseException:
         for handle in handles:
             handle.remove()
         raise
     return Parallel.together(handles)
+
+
+def plan(model: Any, mesh: str, method: str = "auto", saved_forwards: int = 1, *,
+         machine: Optional[MachineLike] = None, tokens: Optional[int] = None) -> Plan:
+    """The plan that `parallelize` takes on such ranks, `[sp=4]`; needs none of them: `plan.prove(model, ...)`."""
+    grid = mesh_of(mesh)
+    size = functools.reduce(operator.mul, (grid.axis[at].size for at in range(grid.naxes)), 1)
+    on = _machine_of(method, machine, tokens)
+    steps, why = _plan_of(_unwrapped(model), _Ranks(mesh, size), method, saved_forwards, on, tokens)
+    return Plan(list(steps.items()), why)
+
+
+class _Ranks(NamedTuple):
+    mesh: str
+    size: int
+
+
+def register(kind: "str | type", steps: Callable[[Any, str, int], _Plan],
+             methods: Sequence[str] = ("ulysses", "ring", "gather-kv")) -> None:
+    """From now on `parallelize` and `plan` know a further model, also in pipelines and wrappers.
+
+        heddle.diffusers.register(Mine, lambda model, method, saved_forwards: {
+            "blocks.0": Split("hidden_states", "b s c", "s"),
+            "blocks.*.attn": Attend("s", method, saved_forwards), "proj_out": Gather("output", "b s o", "s")})
+
+    kind     the class, or its name; one that is known already is replaced
+    steps    gives the steps for `heddle.torch.parallelize`: of the model, the method that was chosen, and how many
+             forwards `Attend` keeps
+    methods  by which it attends; ("switch",) where the steps switch and attend by none. By number of heads one is
+             chosen of a model with `config.num_attention_heads`
+    """
+    name = kind if isinstance(kind, str) else kind.__name__
+    if not callable(steps):
+        raise ArgumentError(f"register: the steps of {name} are a {type(steps).__name__}, wanted a function of the "
+                            "model, the method and saved_forwards")
+    wrong = [method for method in methods if method not in ("switch", "ulysses", "ring", "gather-kv")]
+    if wrong or not methods:
+        raise ArgumentError(f"register: {name} attends by {wrong[0] if wrong else 'nothing'}, wanted some of switch, "
+                            "ulysses, ring, gather-kv")
+    _PLANS[name] = lambda model, chosen, why, saved: (steps(model, chosen, saved), why)
+    _METHODS[name] = tuple(methods)
 
 
 def _machine_of(method: str, machine: Optional[MachineLike], tokens: Optional[int]) -> Optional[Machine]:
@@ -75,7 +121,7 @@ def _machine_of(method: str, machine: Optional[MachineLike], tokens: Optional[in
     return None if machine is None else machine_of(machine)
 
 
-def _plan_of(model: Any, comm: Comm, method: str, saved_forwards: int, machine: Optional[Machine],
+def _plan_of(model: Any, comm: Union[Comm, _Ranks], method: str, saved_forwards: int, machine: Optional[Machine],
              tokens: Optional[int]) -> Tuple[_Plan, str]:
     name = _known(model)
     if name is None:
@@ -236,8 +282,7 @@ def _unmasked(method: str, mask: str) -> Tuple[_Plan, str]:
 
 def _methods(name: str) -> Tuple[str, ...]:
     """That the model has."""
-    return {"LatteTransformer3DModel": ("switch",),
-            "HunyuanVideoTransformer3DModel": ("ulysses", "gather-kv")}.get(name, ("ulysses", "ring", "gather-kv"))
+    return _METHODS.get(name, ("ulysses", "ring", "gather-kv"))
 
 
 def _reason(method: str) -> str:
@@ -247,7 +292,7 @@ def _reason(method: str) -> str:
     return _SAME if method == "ulysses" else "within rounding of one process"
 
 
-def _method(name: str, model: Any, comm: Comm, method: str) -> Tuple[str, str]:
+def _method(name: str, model: Any, comm: Union[Comm, _Ranks], method: str) -> Tuple[str, str]:
     """By the number of heads alone."""
     heads, methods = model.config.num_attention_heads, _methods(name)
     if methods == ("switch",) and method in ("auto", "switch"):
@@ -266,7 +311,8 @@ def _method(name: str, model: Any, comm: Comm, method: str) -> Tuple[str, str]:
     return method, f"{method}, as asked for"
 
 
-def _fastest(name: str, model: Any, comm: Comm, machine: Machine, tokens: Optional[int]) -> Tuple[str, str]:
+def _fastest(name: str, model: Any, comm: Union[Comm, _Ranks], machine: Machine,
+             tokens: Optional[int]) -> Tuple[str, str]:
     """By the seconds of a pass that the planner predicts for each method, tokens cut as the hooks cut them."""
     text, sizes = _text_of(name, model), ""
     dtype = "bf16" if model.dtype.itemsize == 2 else "f32"
@@ -286,7 +332,7 @@ def _fastest(name: str, model: Any, comm: Comm, machine: Machine, tokens: Option
         stages = re.findall(r"^ *- \{name: ([^,]+),", text, re.M)
         force = ";".join(f"{stage}={cut.get(stage[:2], f's@{axis}')}" for stage in stages)
         try:
-            plans[method] = plan(text, comm.mesh, sizes=sizes, dtype=dtype, machine=machine, force=force,
+            plans[method] = planned(text, comm.mesh, sizes=sizes, dtype=dtype, machine=machine, force=force,
                                  epilogue="any", methods="*=local" if method == "switch" else f"*={method}")
         except InfeasibleError as error:
             refused[method] = str(error)
@@ -330,3 +376,6 @@ _PLANS: Dict[str, Callable[[Any, str, str, int], Tuple[_Plan, str]]] = {
     "QwenImageTransformer2DModel": _qwen,
     "SD3Transformer2DModel": _sd3,
 }
+
+_METHODS: Dict[str, Tuple[str, ...]] = {"LatteTransformer3DModel": ("switch",),
+                                        "HunyuanVideoTransformer3DModel": ("ulysses", "gather-kv")}

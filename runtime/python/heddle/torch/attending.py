@@ -12,8 +12,6 @@ from ..attention import Attention, check_method, check_saved
 from ..errors import ArgumentError, UnsupportedError
 from .attention_op import Local, as_autocast, attention
 from .ranks import Ranks, is_name
-from .reshard import resharded
-from .texts import texts_of
 
 
 @dataclass(frozen=True)
@@ -88,16 +86,9 @@ class Attending(TorchFunctionMode):
         query, key, value = (rows.held(x) for x in as_autocast(query, key, value))
         if attn_mask is not None:
             attn_mask = rows.mask_of_all(attn_mask)
-        (b, h, _, d), comm = query.shape, ranks.comm
-        plan = comm.attention(f"f32[b={b} s={rows.total} h={h} d={d}] on {comm.mesh}: s@{ranks.axis}{rows.lengths}",
-                              step.method, kv_heads=key.shape[1], causal=is_causal, scale=scale,
-                              saved_forwards=step.saved_forwards)
-        local = None
-        if is_masked or step.method == "ulysses" and len(rows.of) > 1:
-            local = (_of_heads if step.method == "ulysses" else _of_rows)(rows, attn_mask, plan)
         ranks.is_attending = True
         try:
-            return rows.padded(attention(query, key, value, plan, sdpa=local))
+            return rows.padded((ranks.attend or _by_plan)(rows, step, query, key, value, attn_mask, is_causal, scale))
         finally:
             ranks.is_attending = False
 
@@ -131,19 +122,18 @@ class Rows:
         queries, keys = (1, *mask.shape)[-2:]
         is_mine = keys == sum(max(length, 1) for length in self._mine) != self.total
         if is_mine and queries == 1 and mask.dim() == 4:
-            return self._gathered(mask.transpose(2, 3)).transpose(2, 3)
+            return self.of_all(mask.transpose(2, 3)).transpose(2, 3)
         if queries not in (1, self.total) or keys not in (1, self.total):
             raise ArgumentError(f"the mask is {tuple(mask.shape)}{', of its rows' if is_mine else ''}, wanted one "
                                 f"of all {self.total} rows of {' and '.join(self.of)}, as one process has it, or "
                                 "[_, _, 1, keys] of this rank's")
         return mask
 
-    def _gathered(self, x: torch.Tensor) -> torch.Tensor:
+    def of_all(self, x: torch.Tensor) -> torch.Tensor:
         """x[b h rows d] of all ranks."""
         x, comm = self.held(x), self.ranks.comm
-        line, adjoint, _ = texts_of(f"f32[b={x.shape[0]} h={x.shape[1]} s={self.total} d={x.shape[3]}] on {comm.mesh}: "
-                                    f"s@{self.ranks.axis}{self.lengths} -> *")
-        x = resharded(x, line, adjoint, comm)
+        x = self.ranks.moved(x, f"f32[b={x.shape[0]} h={x.shape[1]} s={self.total} d={x.shape[3]}] on {comm.mesh}: "
+                                f"s@{self.ranks.axis}{self.lengths} -> *")
         return self.by_dim(x) if len(self.of) > 1 else x
 
     def padded(self, x: torch.Tensor) -> torch.Tensor:
@@ -171,6 +161,19 @@ class Rows:
         ranks, dims = range(len(self._blocks)), range(len(self.of))
         pieces = x.split([self._blocks[rank][dim] for dim in dims for rank in ranks], 2)
         return torch.cat([pieces[dim * len(self._blocks) + rank] for rank in ranks for dim in dims], 2)
+
+
+def _by_plan(rows: Rows, step: Attend, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+             mask: Optional[torch.Tensor], is_causal: bool, scale: Optional[float]) -> torch.Tensor:
+    """Of this rank's rows."""
+    (b, h, _, d), ranks, comm = q.shape, rows.ranks, rows.ranks.comm
+    plan = comm.attention(f"f32[b={b} s={rows.total} h={h} d={d}] on {comm.mesh}: s@{ranks.axis}{rows.lengths}",
+                          step.method, kv_heads=k.shape[1], causal=is_causal, scale=scale,
+                          saved_forwards=step.saved_forwards)
+    local = None
+    if mask is not None or is_causal and len(rows.of) > 1 or step.method == "ulysses" and len(rows.of) > 1:
+        local = (_of_heads if step.method == "ulysses" else _of_rows)(rows, mask, plan)
+    return attention(q, k, v, plan, sdpa=local)
 
 
 def _of_heads(rows: Rows, mask: Optional[torch.Tensor], plan: Attention) -> Local:

@@ -10,7 +10,6 @@ import torch
 
 from ..errors import Error, UnsupportedError
 from .agreement import alike, begun, watched_in
-from .gradients import share
 from .ranks import Ranks
 
 Apply = Callable[[torch.Tensor], torch.Tensor]
@@ -27,7 +26,7 @@ class Entering:
         comm = self.ranks.comm
         begun(comm, model, self._watched, args, kwargs)
         self.ranks.sizes = {}
-        return _each((args, kwargs), lambda x: share(x, comm))
+        return _each((args, kwargs), self.ranks.shared)
 
 
 class Leaving:

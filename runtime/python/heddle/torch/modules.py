@@ -19,9 +19,8 @@ from .agreement import agree
 from .attending import Attend
 from .boundary import Entering, Leaving, Telling
 from .hooks import hooked, matching
+from .ones import filled
 from .ranks import Dims, Ranks, need_name
-from .reshard import resharded
-from .texts import texts_of
 
 _Apply = Callable[[torch.Tensor], torch.Tensor]
 
@@ -49,16 +48,38 @@ class Split:
     the gradient of this block alone: an addend.
 
     optional  True: a tensor that has not these dims, in number or in the extents that are known, is left alone
+    over      one dim; or several, ("l", "s"), whose rows stand one after another in an axis `l+s`: this rank's blocks
+              of each, which other steps have told the extents of
     """
 
     what: str
     dims: str
-    over: str
+    over: Union[str, Tuple[str, ...]]
     optional: bool = False
 
     def _made(self, ranks: Ranks) -> _Apply:
+        return self._of_one(ranks, self.over) if isinstance(self.over, str) else self._of_several(ranks, self.over)
+
+    def _of_several(self, ranks: Ranks, over: Tuple[str, ...]) -> _Apply:
+        words = self.dims.split()
+        if words.count("+".join(over)) != 1:
+            raise ArgumentError(f"'{self.dims}' has no axis '{'+'.join(over)}'")
+        at = words.index("+".join(over))
+
+        def apply(x: torch.Tensor) -> torch.Tensor:
+            rows, parts = ranks.sizes, [ranks.part(name) for name in over]
+            lengths = [rows[name] for name in over]
+            if x.dim() != len(words) or x.shape[at] != sum(lengths):
+                raise ArgumentError(f"'{self.dims}': the tensor has the shape {tuple(x.shape)}, wanted "
+                                    f"{sum(lengths)} rows in dim {at}")
+            blocks = [piece.narrow(at, lo, n) for piece, (lo, n) in zip(x.split(lengths, at), parts)]
+            return torch.cat([filled(block, [1 if axis == at else n for axis, n in enumerate(x.shape)])
+                              for block in blocks], at)
+        return apply
+
+    def _of_one(self, ranks: Ranks, over: str) -> _Apply:
         dims = Dims(self.dims)
-        dims.need(self.over)
+        dims.need(over)
 
         def apply(x: torch.Tensor) -> torch.Tensor:
             try:
@@ -67,9 +88,9 @@ class Split:
                 if self.optional:
                     return x
                 raise
-            block = unfolded.narrow(dims.names.index(self.over), *ranks.part(self.over))
+            block = unfolded.narrow(dims.names.index(over), *ranks.part(over))
             # Without gaps, whose products torch rounds otherwise, and with its dims in memory in the order they had.
-            return ranks.fold(block if block.is_contiguous() else block.clone(), dims, self.over)
+            return ranks.fold(block if block.is_contiguous() else block.clone(), dims, over)
         return apply
 
 
@@ -96,7 +117,7 @@ class Switch:
             x, axis = ranks.unfold(x, dims, self.from_), ranks.axis
             line = ranks.line(x, dims, (self.from_, self.to), f"{self.from_}@{axis}",
                               f"{self.to}@{axis} as {','.join(after.names)}")
-            return ranks.fold(_moved(x, line, ranks.comm), after, self.to)
+            return ranks.fold(ranks.moved(x, line), after, self.to)
         return apply
 
 
@@ -115,7 +136,7 @@ class Gather:
         def apply(x: torch.Tensor) -> torch.Tensor:
             x = ranks.unfold(x, dims, self.over)
             line = ranks.line(x, dims, (self.over,), f"{self.over}@{ranks.axis}", "*")
-            return ranks.fold(_moved(x, line, ranks.comm), dims)
+            return ranks.fold(ranks.moved(x, line), dims)
         return apply
 
 
@@ -175,17 +196,8 @@ class Without:
         return apply
 
 
-def _moved(x: torch.Tensor, line: str, comm: Comm) -> torch.Tensor:
-    text, adjoint, _ = texts_of(line)
-    return resharded(x, text, adjoint, comm)
-
-
 Step = Union[Sizes, Split, Switch, Gather, Count, Extent, Without, Attend]
 _STEPS = Sizes, Split, Switch, Gather, Count, Extent, Without, Attend
-
-
-_Steps = Union[Step, Sequence[Step]]
-_Plan = Union[Mapping[str, _Steps], Sequence[Tuple[str, _Steps]]]
 
 
 class Parallel:
@@ -213,7 +225,7 @@ class Parallel:
         self._handles.clear()
 
 
-def parallelize(model: torch.nn.Module, plan: _Plan, comm: Comm) -> Parallel:
+def parallelize(model: torch.nn.Module, plan: Any, comm: Comm) -> Parallel:
     """Puts hooks on the modules that the plan's patterns name (`*` stands for a part between two dots, "" is the
     model). A pattern has one step or a tuple of them; steps of a module happen in the plan's order: on its arguments
     before it runs, on its output (`output`, `output.0`) after. Of a dict that names a pattern twice Python keeps the
@@ -228,14 +240,21 @@ def parallelize(model: torch.nn.Module, plan: _Plan, comm: Comm) -> Parallel:
     parameters (of tensors in host memory a few elements, within rounding), so that MismatchError names the rank that
     has something else. ArgumentError where a pattern names no module, a step an argument that its module has not, or
     hooks for these ranks are there already.
+
+    plan  may also be what `explore` found of this model, by which a plan is made and proved first on simulated ranks;
+          or a Plan, as `found.plan(model, "[sp=4]")` makes one
     """
-    return put_on(model, lambda: (plan, "the plan that was given"), comm)
+    def made() -> Tuple[Any, str]:
+        found = plan.plan(model, comm.mesh) if hasattr(plan, "flow") else plan
+        if not hasattr(found, "steps"):
+            return found, "the plan that was given"
+        return found.steps, "\n".join([found.why, *found.stages])
+    return put_on(model, made, Ranks(comm))
 
 
-def put_on(model: torch.nn.Module, made: Callable[[], Tuple[Any, str]], comm: Comm) -> Parallel:
+def put_on(model: torch.nn.Module, made: Callable[[], Tuple[Any, str]], ranks: Ranks) -> Parallel:
     """As `parallelize`, by a plan that is made here, so that all ranks hear where one cannot; with what the handle says
     of it."""
-    ranks = Ranks(comm)
     handle, refused = Parallel(ranks), None
     facts: List[Tuple[str, Any]] = []
     try:
@@ -251,7 +270,7 @@ def put_on(model: torch.nn.Module, made: Callable[[], Tuple[Any, str]], comm: Co
             raise
         refused = error
     try:
-        agree(comm, "parallelize", facts, refused)
+        agree(ranks.comm, "parallelize", facts, refused)
     except BaseException:
         handle.remove()
         raise

@@ -3,16 +3,21 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
 from ..comm import Comm, check_comm
 from ..errors import ArgumentError
 from ..line import mesh_of
+from .gradients import share
 from .ones import filled
+from .reshard import resharded
+from .texts import texts_of
 
 _FOLDED = r"\([^()]*\)"
+
+Attended = Callable[..., torch.Tensor]
 
 
 def is_name(name: Any) -> bool:
@@ -51,9 +56,10 @@ class Ranks:
     """What the steps of one model share: the axis, and the extents of the whole tensors, learned anew in every pass."""
 
     is_attending = False  #: this call of attention is heddle's own
+    attend: Optional[Attended] = None  #: what attends in place of a communicator's plan
 
     def __init__(self, comm: Comm):
-        check_comm("parallelize", comm)
+        self._check(comm)
         mesh = mesh_of(comm.mesh)
         if mesh.naxes != 1:
             raise ArgumentError(f"parallelize: the communicator has the mesh {comm.mesh}, wanted one axis: "
@@ -61,6 +67,18 @@ class Ranks:
         self.comm = comm
         self.axis = mesh.axis[0].name.decode()
         self.sizes: Dict[str, int] = {}  #: of the pass that runs, forward or backward
+
+    def _check(self, comm: Any) -> None:
+        check_comm("parallelize", comm)
+
+    def moved(self, x: torch.Tensor, line: str) -> torch.Tensor:
+        """x by a line, and its gradient by the adjoint."""
+        text, adjoint, _ = texts_of(line)
+        return resharded(x, text, adjoint, self.comm)
+
+    def shared(self, x: torch.Tensor) -> torch.Tensor:
+        """x as it is; its gradient is the sum of the ranks' addends."""
+        return share(x, self.comm)
 
     def __deepcopy__(self, _: Any) -> "Ranks":
         return self  # a copied model runs on the same ranks

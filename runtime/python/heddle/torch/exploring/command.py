@@ -32,7 +32,7 @@ def _made(name: str) -> Tuple[Any, Any]:
     return made
 
 
-def _explored(name: str) -> Exploration:
+def _explored(name: str) -> Tuple[Any, Exploration]:
     model, given = _made(name)
     done = [0]
     total = len(list(model.named_modules())) if hasattr(model, "named_modules") else 0
@@ -43,8 +43,8 @@ def _explored(name: str) -> Exploration:
             print(f"\r\033[K{done[0]}/{total} {module}"[:100], end="", file=sys.stderr, flush=True)
     try:
         if isinstance(given, Mapping):
-            return explore(model, progress=progress, **given)
-        return explore(model, *given, progress=progress)
+            return model, explore(model, progress=progress, **given)
+        return model, explore(model, *given, progress=progress)
     finally:
         if sys.stderr.isatty():
             print("\r\033[K", end="", file=sys.stderr)
@@ -55,14 +55,21 @@ def main(words: List[str]) -> int:
     parser.add_argument("factory", metavar="MODULE:FACTORY", help="a function that returns a model and its arguments")
     parser.add_argument("--table", action="store_true", help="a line for every module and dim, with the reason")
     parser.add_argument("--output", metavar="FILE", help="write a model file for heddle plan")
+    parser.add_argument("--plan", metavar="MESH", help="the steps for heddle.torch.parallelize on these ranks, [sp=4]")
+    parser.add_argument("--prove", metavar="RANKS", type=int, help="prove the plan on so many simulated ranks")
     given = parser.parse_args(words)
     try:
-        found = _explored(given.factory)
+        model, found = _explored(given.factory)
+        planned = given.plan or (f"[sp={given.prove}]" if given.prove is not None else None)
+        plan = found.plan(model, planned) if planned else None
+        if plan and given.prove is not None:
+            args, kwargs = found.given
+            plan.proof = plan.prove(model, *args, ranks=given.prove, **kwargs)
         if given.output:
             with open(given.output, "w") as file:
                 file.write(found.to_yaml())
     except (Error, OSError) as error:
         print(f"heddle explore: {error}", file=sys.stderr)
         return 2
-    print(found.table() if given.table else found)
-    return 0
+    print(plan or (found.table() if given.table else found))
+    return 0 if plan is None or plan.proof else 1

@@ -2,10 +2,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Tuple
 
 from ...errors import UnsupportedError
+from .flow import Flow
 from .probe import Finding
+from .rows import Fused
+
+if TYPE_CHECKING:
+    from ..planning.plan import Plan
 
 
 @dataclass
@@ -45,6 +50,8 @@ class Exploration:
     fixed: Tuple[str, ...]  #: of them those whose extent the model does not let vary
     modules: Dict[str, Module]
     notes: List[str] = field(default_factory=list)  #: sentences about what could not be found
+    given: Tuple[Any, Dict[str, Any]] = field(default_factory=lambda: ((), {}))  #: the arguments
+    flow: Flow = field(default_factory=Flow)  #: between stages
 
     def __getitem__(self, name: str) -> Module:
         return self.modules[name]
@@ -100,15 +107,40 @@ class Exploration:
         words = first.replace("(", " ").replace(")", " ").replace("+", " ").split()
         return tuple(dim for dim in self.dims if dim in words and dim != "b")
 
+    def plan(self, model: Any, mesh: str, *, schedule: Any = None, method: str = "auto", machine: Any = None,
+             sizes: str = "", saved_forwards: int = 1) -> "Plan":
+        """The steps for `parallelize` on such ranks, `[sp=4]`. The planner decides which dim is cut in each stage; the
+        steps are tried on simulated ranks with the arguments that the model was explored with, and what does not hold
+        there is not returned.
+
+        model     the one that was explored, or another of its class and sizes
+        schedule  one of `heddle.plan(found.to_yaml(), ...)`; None: the planner's best for `machine` and `sizes`
+                  ("f=16,s=1590"), without a machine the one that moves the fewest bytes
+        method    of stages that mix all their rows by attention, as of heddle.diffusers.parallelize
+
+        UnsupportedError: no plan is known, or none holds; the sentence names the module. ArgumentError: a schedule of
+        another model, a mesh of several axes.
+        """
+        from ..planning.found import plan_of  # which is made of this
+        return plan_of(self, model, mesh, schedule=schedule, method=method, machine=machine, sizes=sizes,
+                       saved_forwards=saved_forwards)
+
+    def fused(self) -> Fused:
+        """Dims as plans have them: `h w`, which no stage tells apart, as `s`."""
+        texts = [text for stage in self.stages() for side in (stage.given, stage.out) for text in side.values()]
+        return Fused(texts, list(self.dims))
+
     def to_yaml(self) -> str:
         """A model file for `heddle plan`: its stages are modules, known by their figures. Products are counted as two
         for every weight, so what attention itself computes is not in them."""
-        stages, dims = self.stages(), self.sequence()
+        stages, fused = self.stages(), self.fused()
+        sequence = self.sequence()
+        dims = [name for name, run in fused.parts.items() if any(dim in sequence for dim in run)]
         if not stages or not dims:
             raise UnsupportedError(f"{self.model}: no module of a list of modules has rows of a sequence, wanted some "
                                    "for a model file: name the dims, explore(..., dims={...})")
-        extents = {dim: next((stage.extents[dim] for stage in stages if dim in stage.extents), self.dims[dim])
-                   for dim in dims}
+        extents = fused.extents({dim: next((stage.extents[dim] for stage in stages if dim in stage.extents),
+                                           self.dims[dim]) for dim in self.dims})
         channels = max(stages[0].channels, 1)
         sizes = [f"  {dim}: {extents[dim]}" for dim in dims]
         batch = ["  b: {size: %d, role: batch}" % self.dims["b"]] if "b" in self.dims else []
@@ -116,11 +148,20 @@ class Exploration:
                 *sizes, "  c: {size: %d, role: channel}" % channels,
                 "tensors:", f"  x: [{', '.join([*(['b'] if batch else []), *dims, 'c'])}]", "stages:"]
         for stage in stages:
-            over = [dim for dim in dims if dim in stage.mixed]
+            over = [dim for dim in dims if any(part in stage.mixed for part in fused.parts[dim])]
             mixes = f", over: [{', '.join(over)}]" if len(over) > 1 else f", over: {over[0]}" if over else ""
-            text.append("  - {name: %s, kind: module%s, token_flops: %d, weights: %d}" % (
-                stage.name, mixes, max(2 * stage.weights, 1), stage.weights))
+            text.append("  - {name: %s, kind: module%s%s, token_flops: %d, weights: %d}" % (
+                stage.name, mixes, self._methods(stage, over, channels), max(2 * stage.weights, 1), stage.weights))
         return "\n".join(text) + "\n"
+
+    def _methods(self, stage: Module, over: List[str], channels: int) -> str:
+        """Where attention is all that mixes the one dim of a stage, it may be that of all ranks."""
+        attentions = [each for each in self.flow.attentions if f"{each.module}.".startswith(f"{stage.name}.")]
+        heads = min((each.heads for each in attentions), default=0)
+        if len(over) != 1 or heads == 0 or channels % heads or len(self._sequence(stage.out)) == 0:
+            return ""
+        methods = "ulysses, gather-kv" if any(each.is_masked for each in attentions) else "ulysses, gather-kv, ring"
+        return f", heads: {heads}, methods: [{methods}]"
 
 
 def _summary(module: Module) -> str:

@@ -9,6 +9,7 @@ import torch
 from ...errors import ArgumentError, UnsupportedError
 from .axes import Axes, Axis, Shapes, found, grown, named, shapes_of, steady
 from .exploration import Exploration, Module
+from .flow import argument_names, as_argument, flow_of
 from .kept import kept
 from .probe import Finding, Probe, Reading, called
 from .solve import Folded, depends_on, extents_of, solved
@@ -45,9 +46,11 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
         axes = _axes(model, args, kwargs, given, dims, shapes)
         explorer = _Explorer(model, axes, shapes, progress)
         explorer.run(args, kwargs)
-    fixed = tuple(name for name, dim in axes.dims.items() if dim.step == 0)
-    return Exploration(type(model).__name__, {name: dim.extent for name, dim in axes.dims.items()}, fixed,
-                       {name: explorer.modules[name] for name in explorer.order}, explorer.notes)
+        fixed = tuple(name for name, dim in axes.dims.items() if dim.step == 0)
+        made = Exploration(type(model).__name__, {name: dim.extent for name, dim in axes.dims.items()}, fixed,
+                           {name: explorer.modules[name] for name in explorer.order}, explorer.notes, (args, kwargs))
+        made.flow = flow_of(model, args, kwargs, [stage.name for stage in made.stages()])
+    return made
 
 
 def _check(model: Any) -> None:
@@ -168,7 +171,7 @@ class _Explorer:
                 self._seen[key, turn] = findings
             if turn == 0 or sum(f.is_free for f in findings.values()) > sum(f.is_free for f in best.values()):
                 best = findings
-                _written(made, reading, tensors, out)
+                _written(made, reading, tensors, out, argument_names(module))
         made.dims = {dim: best[dim] for dim in self.axes.dims if dim in best}
         return made
 
@@ -223,8 +226,8 @@ def _turned(ways: Mapping[str, List[List[Folded]]], turn: int) -> Dict[str, Sequ
     return {at: [way[min(turn, len(way) - 1)] if way else () for way in axes] for at, axes in ways.items()}
 
 
-def _written(made: Module, reading: Reading, tensors: Tensors, out: Tensors) -> None:
-    made.given = {at: _text(reading.given[at]) for at in tensors}
+def _written(made: Module, reading: Reading, tensors: Tensors, out: Tensors, names: List[str]) -> None:
+    made.given = {as_argument(at, names): _text(reading.given[at]) for at in tensors}
     made.out = {at: _text(reading.out[at]) for at in out}
     for axes in (*reading.given.values(), *reading.out.values()):
         for axis in axes:

@@ -1,0 +1,114 @@
+"""Plans of stages that mix all their rows by attention alone: rows are cut once, and attention is that of all ranks."""
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
+
+from ...errors import ArgumentError, UnsupportedError
+from ..attending import Attend
+from ..modules import Split
+from .plan import Plan
+
+if TYPE_CHECKING:
+    from ...schedule import Schedule
+    from .found import Draft, Steps
+
+
+def attended_plans(draft: "Draft", schedule: "Schedule", size: int, method: str, saved: int) -> Iterator[Plan]:
+    from .found import merged
+    main, text = _rows(draft)
+    orders = [(main,)] if text is None else [(text, main), (main, text)]
+    heads = min(each.kv_heads for name in _attending(draft, main, text) for each in name[1])
+    chosen, why = _method(draft, schedule, method, heads, size)
+    for over, gather in itertools.product(orders, draft.gathers(main)):
+        steps = _splits(draft, main, text, over)
+        for module, calls in _attending(draft, main, text):
+            rows = {each.rows for each in calls}
+            whole = sum(draft.extents[name] for name in over)
+            steps.append((module, Attend(over[0] if len(over) == 1 else over if rows == {whole} else main, chosen,
+                                         saved)))
+        steps.append(gather)
+        yield Plan(merged([*draft.sizes(steps), *steps]),
+                   f"{draft.found.model}: rows of {' and '.join(over)} are cut, {why}")
+
+
+def _rows(draft: "Draft") -> Tuple[str, Optional[str]]:
+    """The dim of the activation, and that of text whose rows attend with it."""
+    names = [name for name in draft.fused.parts if name != "b" and draft.extents.get(name, 0) > 1]
+    sizes = {(each.rows, each.keys) for stage in draft.stages
+             for each in _within(draft, stage.name)}
+    main = [name for name in names if any(dim in draft.found.sequence() for dim in draft.fused.parts[name])]
+    pairs = [(a, b) for a in main for b in names if a != b and any(
+        rows == keys == draft.extents[a] + draft.extents[b] for rows, keys in sizes)]
+    if pairs:
+        big = max(pairs, key=lambda pair: draft.extents[pair[0]])
+        return big
+    alone = [name for name in main if (draft.extents[name], draft.extents[name]) in sizes]
+    if not alone:
+        raise UnsupportedError(f"{draft.found.model}: '{draft.stages[0].name}' mixes "
+                               f"{' '.join(draft.stages[0].mixed)}, and no scaled_dot_product_attention of torch in it "
+                               "has rows of them: wanted stages that leave a dim free, or attend by it")
+    return max(alone, key=lambda name: draft.extents[name]), None
+
+
+def _within(draft: "Draft", stage: str) -> List[Any]:
+    return [each for each in draft.flow.attentions if each.module == stage or each.module.startswith(f"{stage}.")]
+
+
+def _attending(draft: "Draft", main: str, text: Optional[str]) -> List[Tuple[str, List[Any]]]:
+    """Modules of stages whose attention sees rows that are cut."""
+    whole = {draft.extents[main], draft.extents[main] + (draft.extents[text] if text else 0)}
+    found: Dict[str, List[Any]] = {}
+    for stage in draft.stages:
+        for each in _within(draft, stage.name):
+            if each.keys in whole and each.rows in whole:
+                if each not in found.setdefault(each.module, []):
+                    found[each.module].append(each)
+    return list(found.items())
+
+
+def _splits(draft: "Draft", main: str, text: Optional[str], over: Tuple[str, ...]) -> "Steps":
+    """Of whatever comes whole into a stage."""
+    plain: Any = []
+    beside: Any = []
+    active = {number for number in draft.calls  # those of text alone, before the others, stay whole
+              if any(at.holds(main) for at in draft.tensors(draft.flow.calls[number], "out"))}
+    for number in sorted(active):
+        call = draft.flow.calls[number]
+        for at in draft.tensors(call, "given"):
+            if at.passed.stages & active:
+                continue
+            for dim in (main, *([text] if text else [])):
+                if at.holds(dim):
+                    plain.append((call.module, Split(at.passed.name, at.text, dim)))
+            if at.beside >= set(over) and len(over) > 1:
+                axis = _joined(draft, at, over)
+                if axis is not None:
+                    beside.append((call.module, Split(at.passed.name, axis, over)))
+    return plain + beside
+
+
+def _joined(draft: "Draft", at: Any, over: Tuple[str, ...]) -> Optional[str]:
+    """Rows of all of them in one axis, of something that is no mask of keys."""
+    whole = sum(draft.extents[name] for name in over)
+    axes = [axis for axis, n in enumerate(at.passed.shape) if n == whole]
+    if len(axes) != 1 or "mask" in at.passed.name:
+        return None
+    words = at.text.split()
+    return " ".join("+".join(over) if axis == axes[0] else word for axis, word in enumerate(words))
+
+
+def _method(draft: "Draft", schedule: "Schedule", method: str, heads: int, size: int) -> Tuple[str, str]:
+    masked = any(each.is_masked for stage in draft.stages for each in _within(draft, stage.name))
+    if method != "auto":
+        if masked and method not in ("ulysses", "gather-kv"):
+            raise ArgumentError(f"method is '{method}', and {draft.found.model} attends with a mask: ulysses and "
+                                "gather-kv do")
+        return method, f"{method}, as asked for"
+    planned = {stage.method for stage in schedule.stages} - {"local"}
+    if schedule.machine and len(planned) == 1:
+        chosen = next(iter(planned))
+        return chosen, f"{chosen}, since the planner predicts {schedule.predicted_s:.3g} s by it on {schedule.machine}"
+    if heads >= size:
+        return "ulysses", f"ulysses, since {heads} heads are enough for {size} ranks"
+    return "gather-kv", f"gather-kv, since {heads} heads are not enough for {size} ranks by ulysses"

@@ -1,0 +1,131 @@
+"""Plans of stages that leave some dim free: the dim that is cut is switched between them."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
+
+from ...errors import UnsupportedError
+from ..exploring.flow import Call
+from ..modules import Gather, Split, Switch
+from .plan import Plan
+
+if TYPE_CHECKING:
+    from ...schedule import Schedule
+    from .found import Draft, Steps
+
+Layouts = Dict[str, Optional[str]]
+
+
+def switched_plans(draft: "Draft", schedule: "Schedule") -> Iterator[Plan]:
+    """Switches behind modules, before the next ones, or behind those of some lists alone: code between modules may have
+    needs of its own."""
+    from .found import merged
+    layouts = draft.layouts(schedule)
+    lists = list(dict.fromkeys(_list_of(stage.name) for stage in draft.stages))
+    behind: List[Set[str]] = [set(lists), set(), *({name} for name in lists if len(lists) > 1)]
+    last = draft.flow.calls[draft.calls[-1]].module
+    dim = layouts[last]
+    for gather in (draft.gathers(dim) if dim else [None]):
+        for at_output in behind:
+            try:
+                steps = _Steps(draft, layouts, at_output).made()
+            except UnsupportedError:
+                if at_output is behind[-1] and gather is None:
+                    raise
+                continue
+            steps += [gather] if gather else []
+            yield Plan(merged([*draft.sizes(steps), *steps]), f"{draft.found.model}: {_sentence(draft, layouts)}",
+                       _lines(draft, schedule))
+
+
+def _list_of(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _sentence(draft: "Draft", layouts: Layouts) -> str:
+    kinds: Dict[str, List[str]] = {}
+    for stage in draft.stages:
+        kinds.setdefault(layouts[stage.name] or "nothing", []).append(_list_of(stage.name))
+    return "; ".join(f"{dim} is cut in {', '.join(dict.fromkeys(names))}" for dim, names in kinds.items())
+
+
+def _lines(draft: "Draft", schedule: "Schedule") -> List[str]:
+    lines = []
+    for stage, edge in zip(schedule.stages, schedule.edges):
+        time = f", {stage.predicted_s + edge.predicted_s:.3g} s" if schedule.predicted_s else ""
+        way = f" by {stage.method}" if stage.method != "local" else ""
+        lines.append(f"  {stage.name}: {edge.kind} to {stage.layout}, {edge.bytes_total} bytes{way}"
+                     f"{f', {stage.forward_bytes_total} bytes' if way else ''}{time}")
+    if schedule.edges:
+        end = schedule.edges[-1]
+        lines.append(f"  end: {end.kind}, {end.bytes_total} bytes; {schedule.shape} on {schedule.mesh}")
+    return lines
+
+
+class _Steps:
+    def __init__(self, draft: "Draft", layouts: Layouts, at_output: Set[str]):
+        self.draft, self.layouts, self.at_output = draft, layouts, at_output
+        #: what a call's results are cut along for those who take them
+        self.leaves: Dict[int, Optional[str]] = {}
+
+    def made(self) -> "Steps":
+        draft = self.draft
+        steps: Any = []
+        wanted = self._wanted()
+        for at in draft.calls:
+            call = draft.flow.calls[at]
+            mine = self.layouts[call.module]
+            steps += self._arguments(call, mine)
+            self.leaves[at] = mine
+            to = wanted.get(at, set())
+            if len(to) == 1 and _list_of(call.module) in self.at_output and None not in to and mine:
+                steps += self._switched_output(call, mine, next(iter(to)) or "")
+                self.leaves[at] = next(iter(to))
+        return steps
+
+    def _wanted(self) -> Dict[int, Set[Optional[str]]]:
+        """By whom a call's results are taken: what these want cut."""
+        wanted: Dict[int, Set[Optional[str]]] = {}
+        for at in self.draft.calls:
+            call = self.draft.flow.calls[at]
+            for passed in call.given:
+                for source in passed.stages:
+                    wanted.setdefault(source, set()).add(self.layouts[call.module])
+        last = self.draft.calls[-1]
+        for passed in self.draft.flow.calls[0].out:
+            for source in passed.stages:
+                wanted.setdefault(source, set()).add(self.layouts[self.draft.flow.calls[last].module])
+        return wanted
+
+    def _arguments(self, call: Call, mine: Optional[str]) -> "Steps":
+        steps: Any = []
+        for at in self.draft.tensors(call, "given"):
+            before = {self.leaves[source] for source in at.passed.stages}
+            if len(before) > 1:
+                raise UnsupportedError(f"'{at.passed.name}' of '{call.module}' comes from stages that are cut along "
+                                       f"{' and '.join(sorted(map(str, before)))}")
+            was = next(iter(before), None)
+            if mine in at.beside or was in at.beside:
+                raise UnsupportedError(f"'{at.passed.name}' of '{call.module}' has {mine or was} beside other rows")
+            if was == mine:
+                continue
+            if was is None and mine is not None and at.holds(mine):
+                steps.append((call.module, Split(at.passed.name, at.text, mine)))
+            elif was is not None and mine is None:
+                steps.append((call.module, Gather(at.passed.name, at.text, was)))
+            elif was is not None and mine is not None and at.holds(was) and at.holds(mine):
+                steps.append((call.module, Switch(at.passed.name, at.text, was, mine)))
+            elif was is not None:
+                raise UnsupportedError(f"'{at.passed.name}' of '{call.module}' is cut along {was}, and has "
+                                       f"'{at.text}': {mine} cannot be cut in its place")
+        return steps
+
+    def _switched_output(self, call: Call, mine: str, to: str) -> "Steps":
+        if mine == to:
+            return []
+        steps: Any = []
+        for at in self.draft.tensors(call, "out"):
+            if at.holds(mine) and at.holds(to):
+                steps.append((call.module, Switch(at.passed.name, at.text, mine, to)))
+            elif at.holds(mine) or at.holds(to):
+                raise UnsupportedError(f"'{at.passed.name}' of '{call.module}' has '{at.text}': wanted {mine} and {to}")
+        return steps

@@ -1,0 +1,249 @@
+"""Is the model on several ranks what it is on one?"""
+from __future__ import annotations
+
+import copy
+import itertools
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+
+from ...errors import ArgumentError, UnsupportedError
+from ..exploring.trees import Tensors, replaced, tensors_of
+from ..modules import put_on
+from .simulated import Moved, SimulatedRanks
+from .turns import Turns
+
+
+@dataclass
+class Proof:
+    """Of a plan, beside the whole model."""
+
+    ranks: int
+    holds: bool
+    is_same_bits: bool = False  #: of the forward
+    forward: float = 0.0  #: the largest difference, of the largest element
+    gradients: float = 0.0  #: likewise, of the worst argument or parameter
+    worst: str = ""  #: where the difference begins: a module's name; or whose gradient is worst
+    why: str = ""  #: the sentence, where it does not hold
+    error: Optional[Exception] = None  #: that the model raised on ranks
+    moves: List[Moved] = field(default_factory=list)  #: what the ranks sent in the forward
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+    @property
+    def bytes_total(self) -> int:
+        return sum(move.bytes_total for move in self.moves)
+
+    def __str__(self) -> str:
+        if not self.holds:
+            return f"{self.ranks} ranks: {self.why}"
+        bits = "the same bits" if self.is_same_bits else f"within {self.forward:.1e}"
+        return (f"{self.ranks} ranks are as one: forward {bits}, gradients within {self.gradients:.1e}, "
+                f"{self.bytes_total} bytes sent in a forward")
+
+
+def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradients: bool = True,
+          **kwargs: Any) -> Proof:
+    """Runs the model once whole and once on so many ranks, which are simulated one after the other in this process,
+    with no communicator; compares results and, with `gradients`, those of arguments and parameters. Works on copies
+    of the modules, which share the model's parameters; in eval mode, and parameters that are zero are noise, since a
+    gate of zero hides what is behind it.
+
+    plan  steps as `parallelize` takes them, or a Plan
+
+    A proof that does not hold says which module is the first whose result is another, or what a rank raised. What the
+    whole model raises goes on. ArgumentError: ranks below 1, no module. UnsupportedError: a model that cannot be
+    copied.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise ArgumentError(f"prove: the model is a {type(model).__name__}, wanted a torch.nn.Module")
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+        raise ArgumentError(f"prove: ranks is {ranks!r}, wanted a number of at least 1")
+    steps = getattr(plan, "steps", plan)
+    whole = _copied(model)
+    seen: Dict[str, List[torch.Tensor]] = {}
+    for name, module in whole.named_modules():
+        module.register_forward_hook(_keeping(name, seen))
+    one = _pass(whole, args, kwargs, gradients)
+    turns, compared = Turns(ranks), _Compared(seen)
+
+    def of_rank(rank: int) -> Tuple[Tensors, Tensors, Tensors, SimulatedRanks]:
+        mine = SimulatedRanks(f"[sp={ranks}]", rank, turns)
+        each = _copied(model)
+        _watched(each, mine, compared)
+        put_on(each, lambda: (steps, ""), mine)
+        _unwatched(each, mine)
+        return (*_pass(each, args, kwargs, gradients), mine)
+    try:
+        every = turns.run(of_rank)
+    except Exception as error:  # whatever a model raises
+        return Proof(ranks, False, worst=compared.first, error=error, why=_raised(error, compared))
+    return _judged(ranks, one, every, compared, model)
+
+
+def _raised(error: Exception, compared: "_Compared") -> str:
+    notes = " ".join(getattr(error, "__notes__", ()))
+    began = f"; before, '{compared.first}' gives another result" if compared.first else ""
+    within = f" in '{compared.running}'" if compared.running else ""
+    return f"a rank raises {type(error).__name__}{within}: {str(error).strip()[:400]} {notes}".rstrip() + began
+
+
+def _copied(model: torch.nn.Module) -> torch.nn.Module:
+    """Its own modules and buffers, and parameters in the model's memory; in eval mode."""
+    memo: Dict[int, Any] = {}
+    for at, p in enumerate(model.parameters()):
+        if type(p) is not torch.nn.Parameter:
+            raise UnsupportedError(f"prove: a parameter is a {type(p).__name__}, wanted a model before fully_shard")
+        data = p.detach()
+        if p.is_floating_point() and p.numel() > 0 and not data.any():
+            draw = torch.Generator().manual_seed(at)
+            data = (torch.randn(p.shape, generator=draw) * 0.1).to(p.device, p.dtype)
+        memo[id(p)] = torch.nn.Parameter(data, p.requires_grad)
+    try:
+        return copy.deepcopy(model, memo).eval()
+    except Exception as error:  # whatever a model keeps
+        raise UnsupportedError(f"prove: {type(model).__name__} cannot be copied: {type(error).__name__}: {error}"
+                               ) from error
+
+
+def _pass(model: torch.nn.Module, args: Any, kwargs: Any, gradients: bool) -> Tuple[Tensors, Tensors, Tensors]:
+    """Results, gradients of arguments, gradients of parameters."""
+    wants = gradients and any(p.requires_grad for p in model.parameters())
+    numbers = {at: x for at, x in {**tensors_of(args), **tensors_of(kwargs)}.items() if x.is_floating_point()}
+    asked = [at for at, x in numbers.items() if x.requires_grad] or sorted(
+        numbers, key=lambda at: -numbers[at].numel())[:1]
+
+    def leaf(name: str, x: torch.Tensor) -> torch.Tensor:
+        return x.detach().clone().requires_grad_(wants and name in asked)
+    args, kwargs = replaced(args, leaf), replaced(kwargs, leaf)
+    with torch.set_grad_enabled(wants):
+        out = tensors_of(model(*args, **kwargs))
+        loss = [(y * torch.linspace(0.5, 1.5, y.numel(), dtype=torch.float32, device=y.device).to(y.dtype).view_as(y)
+                 ).sum() for y in out.values() if y.requires_grad and y.is_floating_point()]
+        if loss:
+            sum(loss).backward()  # type: ignore[union-attr]
+    given = {**tensors_of(args), **tensors_of(kwargs)}
+    return ({name: y.detach() for name, y in out.items()},
+            {name: x.grad for name, x in given.items() if x.grad is not None},
+            {name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+
+
+def _keeping(name: str, seen: Dict[str, List[torch.Tensor]]) -> Any:
+    def keep(module: Any, args: Any, out: Any) -> None:
+        seen.setdefault(name, []).append([y.detach().clone() for y in tensors_of(out).values()])  # type: ignore
+    return keep
+
+
+class _Compared:
+    """Results of modules on ranks beside those of the whole: which is the first that is no part of it?"""
+
+    def __init__(self, seen: Dict[str, List[Any]]):
+        self.seen, self.first, self.running = seen, "", ""
+        self.calls: Dict[Tuple[int, str], Any] = {}
+        self._at: Optional[int] = None
+
+    def look(self, ranks: SimulatedRanks, name: str, out: Any) -> None:
+        call = next(self.calls.setdefault((ranks.comm.rank, name), itertools.count()))
+        whole = self.seen.get(name, [])
+        ranks.ended += 1
+        number = ranks.ended
+        if call >= len(whole) or (self._at is not None and number >= self._at):
+            return
+        mine = list(tensors_of(out).values())
+        if len(mine) != len(whole[call]) or any(
+                not _is_part(ranks, a.detach(), b) for a, b in zip(mine, whole[call])):
+            self.first, self._at = name, number
+
+
+def _is_part(ranks: SimulatedRanks, mine: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Is it this rank's block of the whole along some dims, which may be folded?"""
+    if mine.dim() != whole.dim() or mine.dtype != whole.dtype:
+        return True  # nothing can be said
+    for axis, (n, m) in enumerate(zip(mine.shape, whole.shape)):
+        if n == m:
+            continue
+        fits = []
+        for extent in {*ranks.sizes.values()}:
+            lo, length = ranks.cut(extent, ranks.comm.rank)
+            if length == 0 or m % extent or n * extent != m * length:
+                continue
+            for inner in range(1, m // extent + 1):
+                if (m // extent) % inner == 0:
+                    shape = (*whole.shape[:axis], m // extent // inner, extent, inner, *whole.shape[axis + 1:])
+                    fits.append(whole.reshape(shape).narrow(axis + 1, lo, length).reshape(
+                        *whole.shape[:axis], n, *whole.shape[axis + 1:]))
+        if not fits:
+            return True
+        return any(_is_part(ranks, mine, fit) for fit in fits)
+    return _far(mine, whole) <= _within(whole) or any(ranks.part(name)[1] == 0 for name in ranks.sizes)
+
+
+def _watched(model: torch.nn.Module, ranks: SimulatedRanks, compared: _Compared) -> None:
+    """Before the steps are there: results as the modules gave them, arguments as they come."""
+    for name, module in model.named_modules():
+        def enter(_: Any, __: Any, name: str = name) -> None:
+            ranks.within.append(name)
+            compared.running = name
+
+        def leave(_: Any, __: Any, out: Any, name: str = name) -> None:
+            compared.look(ranks, name, out)
+        module.register_forward_pre_hook(enter)
+        module.register_forward_hook(leave)
+
+
+def _unwatched(model: torch.nn.Module, ranks: SimulatedRanks) -> None:
+    def leave(*_: Any) -> None:
+        ranks.within.pop()
+    for module in model.modules():
+        module.register_forward_hook(leave)
+
+
+def _within(x: torch.Tensor) -> float:
+    return {2: 32, 1: 32}.get(x.dtype.itemsize, 1000) * torch.finfo(x.dtype).eps if x.is_floating_point() else 0.0
+
+
+def _far(a: torch.Tensor, b: torch.Tensor, least: float = 0.0) -> float:
+    """The largest difference, of the largest element."""
+    if a.shape != b.shape:
+        return float("inf")
+    if a.numel() == 0:
+        return 0.0
+    if not (a.is_floating_point() or a.is_complex()):
+        return 0.0 if torch.equal(a, b) else float("inf")
+    if not torch.equal(a.isnan(), b.isnan()):
+        return float("inf")
+    a, b = a.nan_to_num(), b.nan_to_num()
+    largest = max(float(b.abs().max()), least)
+    return float((a - b).abs().max()) / largest if largest > 0 else float((a - b).abs().max())
+
+
+def _judged(ranks: int, one: Any, every: List[Any], compared: _Compared, model: torch.nn.Module) -> Proof:
+    out, dx, dw = one
+    forward, bits = 0.0, True
+    for results, _, _, _ in every:
+        if results.keys() != out.keys():
+            return Proof(ranks, False, why=f"the model returns {len(results)} tensors, on one rank {len(out)}")
+        forward = max(forward, *(_far(results[name], out[name]) for name in out), 0.0)
+        bits = bits and all(torch.equal(results[name], out[name]) for name in out)
+    within = max((_within(y) for y in out.values()), default=0.0)
+    moves = every[0][3].moves
+    first = compared.first if forward > within else ""
+    if forward > within:
+        return Proof(ranks, False, bits, forward, worst=first, moves=moves, why=(
+            f"the result is another, by {forward:.1e} of its largest element; '{first}' "
+            f"({type(dict(model.named_modules()).get(first)).__name__}) is the first module whose result is no part of "
+            "what it is on one rank"))
+    worst, name = 0.0, ""
+    summed = {name: sum(g.get(name, 0) for _, _, g, _ in every) for name in dw}
+    for side, mine in (("argument", dx), ("parameter", dw)):
+        least = 1e-2 * max((float(g.abs().max()) for g in mine.values() if g.numel()), default=0.0)
+        for key, g in mine.items():
+            for got in [x.get(key) for _, x, _, _ in every] if side == "argument" else [summed[key]]:
+                far = _far(got, g, least) if isinstance(got, torch.Tensor) else float("inf")
+                if far > worst:
+                    worst, name = far, f"{side} '{key}'"
+    holds = worst <= 10 * within
+    why = "" if holds else f"the gradient of {name} is another, by {worst:.1e} of its largest element"
+    return Proof(ranks, holds, bits, forward, worst, "" if holds else name, why, moves=moves)

@@ -1,0 +1,172 @@
+"""Plans against the whole model, on ranks that are simulated in one process: right ones, and wrong ones by name."""
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import heddle
+import heddle.torch as ht
+
+torch.set_num_threads(1)
+WIDTH = 16
+
+
+class Block(torch.nn.Module):
+    """Attention over the rows of [any, rows, c], with a word from outside."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.qkv = torch.nn.LayerNorm(WIDTH), torch.nn.Linear(WIDTH, 3 * WIDTH)
+        self.mlp, self.beside = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, word):
+        q, k, v = (y.unflatten(-1, (4, -1)).transpose(1, 2) for y in self.qkv(self.norm(x)).chunk(3, -1))
+        x = x + F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return x + self.mlp(F.gelu(x)) + self.beside(word)[:, None]
+
+
+class Video(torch.nn.Module):
+    """x[b, f, s, c] through blocks over s and over f in turn."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(3, WIDTH), torch.nn.Linear(WIDTH, 5)
+        self.space, self.time = (torch.nn.ModuleList(Block() for _ in range(2)) for _ in range(2))
+
+    def forward(self, x, word):
+        x = self.first(x)
+        b, f, s, c = x.shape
+        of_frames, of_places = (word.repeat_interleave(n, 0) for n in (f, s))
+        x = x.flatten(0, 1)
+        for space, time in zip(self.space, self.time):
+            x = space(x, of_frames)
+            x = x.reshape(b, -1, *x.shape[1:]).transpose(1, 2).flatten(0, 1)
+            x = time(x, of_places)
+            x = x.reshape(b, -1, *x.shape[1:]).transpose(1, 2).flatten(0, 1)
+        return self.last(x).reshape(b, f, s, -1)
+
+
+def made():
+    torch.manual_seed(0)
+    return Video(), dict(x=torch.randn(2, 7, 5, 3), word=torch.randn(2, WIDTH))
+
+
+
+
+def test_a_found_plan_holds_and_says_what_it_sends():
+    model, given = made()
+    before = copy.deepcopy(model.state_dict())
+    found = ht.explore(model, **given)
+    plan = found.plan(model, "[sp=3]")
+    assert plan.proof and "h is cut in space; w is cut in time" in str(plan), plan
+    for ranks in (1, 2, 3, 4, 9):
+        proof = ht.prove(model, plan, ranks=ranks, x=torch.randn(1, 9, 8, 3), word=torch.randn(1, WIDTH))
+        assert proof and proof.ranks == ranks and proof.forward <= 1e-6, str(proof)
+        assert (proof.bytes_total == 0) == (ranks == 1)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items()) and model.training
+    assert all(p.grad is None for p in model.parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+class Centred(torch.nn.Module):
+    """Code between its modules needs all rows, wherever a switch stands."""
+
+    def __init__(self):
+        super().__init__()
+        self.space, self.time = (torch.nn.ModuleList([Block()]) for _ in range(2))
+
+    def forward(self, x, word):
+        b, f, s, _ = x.shape
+        x = self.space[0](x.flatten(0, 1), word.repeat_interleave(f, 0))
+        x = x - x.mean((0, 1), keepdim=True)
+        return self.time[0](x.unflatten(0, (b, -1)).transpose(1, 2).flatten(0, 1), word.repeat_interleave(s, 0))
+
+
+def test_a_plan_that_does_not_hold_is_not_returned():
+    torch.manual_seed(0)
+    model, given = Centred(), dict(x=torch.randn(2, 7, 5, WIDTH), word=torch.randn(2, WIDTH))
+    with pytest.raises(heddle.UnsupportedError) as error:
+        ht.explore(model, **given).plan(model, "[sp=2]")
+    assert "does not hold on 2 ranks" in str(error.value) and "'time.0" in str(error.value), error.value
+
+
+def planted(plan):
+    """A plan with one fault each, and what must be said of it."""
+    steps = dict(plan.steps)
+
+    def without(name, kind, what=None):
+        left = [step for step in _tuple(steps[name]) if not (isinstance(step, kind) and what in (None, step.what))]
+        return [(each, tuple(left) if each == name else value) for each, value in steps.items() if each != name or left]
+
+    def exchanged(name, old, new):
+        return [(each, tuple(new if step == old else step for step in _tuple(value)) if each == name else value)
+                for each, value in steps.items()]
+    switch = next(step for step in _tuple(steps["space.0"]) if isinstance(step, ht.Switch))
+    yield without("last", ht.Gather), "end of a model"
+    yield without("space.0", ht.Split, "word"), "space.0"
+    yield without("time.0", ht.Split, "word"), "time.0"
+    yield without("space.0", ht.Switch), "time.0"
+    yield without("time.0", ht.Switch), "space.1"
+    yield without("space.0", ht.Split, "x"), "space.0"
+    yield exchanged("space.0", switch, ht.Gather(switch.what, switch.dims, switch.from_)), "time.0"
+    yield [(name, steps[name]) for name in steps if name != "space.1"], "space.1"
+
+
+def _tuple(steps):
+    return steps if isinstance(steps, tuple) else (steps,)
+
+
+def test_faults_are_named():
+    model, given = made()
+    plan = ht.explore(model, **given).plan(model, "[sp=2]")
+    count = 0
+    for steps, said in planted(plan):
+        proof = ht.prove(model, steps, **given)
+        assert not proof and said in f"{proof.worst} {proof.why}", (said, str(proof), steps)
+        count += 1
+    assert count == 8
+
+
+class Reduced(torch.nn.Module):
+    """Wrong by its numbers alone: a mean of the rows that a rank has."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.last = torch.nn.LayerNorm(WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+        self.mean = Mean()
+
+    def forward(self, x):
+        return self.last(self.mean(self.norm(x)))
+
+
+class Mean(torch.nn.Module):
+    def forward(self, x):
+        return x - x.mean(1, keepdim=True)
+
+
+def test_the_first_module_whose_result_is_another_is_named():
+    model, x = Reduced(), torch.randn(2, 7, WIDTH)
+    proof = ht.prove(model, {"norm": ht.Split("input", "b s c", "s"), "last": ht.Gather("output", "b s c", "s")}, x)
+    assert not proof and proof.worst == "mean" and "'mean' (Mean) is the first module" in str(proof), str(proof)
+    proof = ht.prove(model, {"last": (ht.Split("input", "b s c", "s"), ht.Gather("output", "b s c", "s"))}, x)
+    assert proof and proof.bytes_total == (3 - 1) * 2 * 7 * WIDTH * 4, str(proof)
+
+
+def test_what_is_refused():
+    model, given = made()
+    found = ht.explore(model, **given)
+    x = torch.randn(2, 7, WIDTH)
+    for kind, words, call in (
+            (heddle.ArgumentError, "the model is a int", lambda: ht.prove(3, {})),
+            (heddle.ArgumentError, "ranks is 0", lambda: ht.prove(model, {}, ranks=0, **given)),
+            (heddle.ArgumentError, "the mesh is [a=2 b=2]", lambda: found.plan(model, "[a=2 b=2]")),
+            (heddle.ArgumentError, "found is of Video, and the model is a Linear",
+             lambda: found.plan(torch.nn.Linear(1, 1), "[sp=2]")),
+            (heddle.UnsupportedError, "no module of a list", lambda: ht.explore(Reduced(), x).plan(
+                Reduced(), "[sp=2]"))):
+        with pytest.raises(kind) as error:
+            call()
+        assert words in str(error.value), error.value
+    wrong = ht.prove(model, {"nowhere": ht.Split("x", "b s c", "s")}, **given)
+    assert not wrong and "no module of Video is called 'nowhere'" in str(wrong)
