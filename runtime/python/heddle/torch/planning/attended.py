@@ -37,12 +37,13 @@ def _rows(draft: "Draft") -> Tuple[str, Optional[str]]:
     names = [name for name in draft.fused.parts if name != "b" and draft.extents.get(name, 0) > 1]
     sizes = {(each.rows, each.keys) for stage in draft.stages
              for each in _within(draft, stage.name)}
-    main = [name for name in names if any(dim in draft.found.sequence() for dim in draft.fused.parts[name])]
+    result = " ".join(draft.found[""].out.values())
+    main = [name for name in names if any(dim in draft.found.sequence() or dim in result.split()
+                                          for dim in draft.fused.parts[name])]
     pairs = [(a, b) for a in main for b in names if a != b and any(
         rows == keys == draft.extents[a] + draft.extents[b] for rows, keys in sizes)]
-    if pairs:
-        big = max(pairs, key=lambda pair: draft.extents[pair[0]])
-        return big
+    if pairs:  # the model returns rows of the one, and text is beside it
+        return max(pairs, key=lambda pair: (draft.fused.parts[pair[0]][0] in result.split(), draft.extents[pair[0]]))
     alone = [name for name in main if (draft.extents[name], draft.extents[name]) in sizes]
     if not alone:
         raise UnsupportedError(f"{draft.found.model}: '{draft.stages[0].name}' mixes "
@@ -81,7 +82,7 @@ def _splits(draft: "Draft", main: str, text: Optional[str], over: Tuple[str, ...
             for dim in (main, *([text] if text else [])):
                 if at.holds(dim):
                     plain.append((call.module, Split(at.passed.name, at.text, dim)))
-            if at.beside >= set(over) and len(over) > 1:
+            if len(over) > 1 and not at.holds(main):
                 axis = _joined(draft, at, over)
                 if axis is not None:
                     beside.append((call.module, Split(at.passed.name, axis, over)))
@@ -90,11 +91,10 @@ def _splits(draft: "Draft", main: str, text: Optional[str], over: Tuple[str, ...
 
 def _joined(draft: "Draft", at: Any, over: Tuple[str, ...]) -> Optional[str]:
     """Rows of all of them in one axis, of something that is no mask of keys."""
-    whole = sum(draft.extents[name] for name in over)
+    whole, words = sum(draft.extents[name] for name in over), at.text.split()
     axes = [axis for axis, n in enumerate(at.passed.shape) if n == whole]
-    if len(axes) != 1 or "mask" in at.passed.name:
+    if len(axes) != 1 or "(" in at.text or words[axes[0]] != "_" or "mask" in at.passed.name:
         return None
-    words = at.text.split()
     return " ".join("+".join(over) if axis == axes[0] else word for axis, word in enumerate(words))
 
 
