@@ -6,9 +6,6 @@ are named.
 
     q = all_to_all(q, scatter_dim=2, gather_dim=1, group=group)     # [b, s/n, h, d] -> [b, s, h/n, d]
 
-Modules of the names that one backend has: `compat.yunchang`, `.videosys`, `.opensora`, `.wan`, `.fastvideo`,
-`.deepspeed`, `.diffusers`, `.xdit`.
-
 A tensor does not say what the other ranks have. Where lengths are not given, all ranks are taken to have as much as
 this one; ranks for which that comes to different tensors get MismatchError.
 """
