@@ -13,6 +13,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . examples/packages.sh
 
+case ${1:-} in -h | --help)
+    sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//p}' tests/run.sh
+    exit 0
+    ;;
+esac
 preset=release build_only=0 given_folder=
 if [ "${1:-}" = --build ]; then
     build_only=1
@@ -32,7 +37,16 @@ if [ "${1:-}" = --in ]; then
     [ -n "$sanitizer" ] || [ -e "$folder/libheddle_mpi.so" ] || preset=nompi
     shift 2
 fi
-[ $# -gt 0 ] || set -- quick ranks fault cli house hosts numpy
+known="quick ranks fault cli house hosts numpy python long"
+[ $# -gt 0 ] || set -- ${known% python long}
+[ "$preset" != fuzz ] || known=fuzz
+for tier in "$@"; do
+    case " $known " in *" $tier "*) ;; *)
+        echo "error: '$tier' is no tier: the tiers are $known; options stand before them, as tests/run.sh --help shows" >&2
+        exit 2
+        ;;
+    esac
+done
 tiers=$(IFS='|' && echo "$*")
 
 wanted="build test"

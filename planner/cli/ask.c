@@ -47,7 +47,7 @@ int cli_fit_machine(cli_question *q, int ranks)
     if (ranks <= q->on.ranks) {
         return CLI_OK;
     }
-    if (q->is_machine_asked) {
+    if (q->is_machine_asked && strcmp(q->a->machine, "cpu") != 0) { /* which has as many as are asked for */
         return cli_usage_error("machine '%s' has %d ranks, %d are asked for (presets of several hosts look like "
                                "2x8xh100-nvlink+ib400)",
                                q->a->machine, q->on.ranks, ranks);
@@ -75,7 +75,7 @@ static void set_options(cli_question *q, const cli_arguments *a)
     o->memory_bytes = a->memory_bytes;
     o->training = q->way.training = a->training;
     o->recompute = q->way.recompute = a->recompute;
-    o->force = a->force;
+    o->force = cli_said(a->force);
 }
 
 /* --mesh, else -n, else the ranks of the machine that was asked for. */
@@ -109,7 +109,7 @@ int cli_ask_of(cli_question *q, heddle_model *model, const cli_arguments *a)
         q->ranks = -1;
         return code != CLI_OK ? code : cli_report(heddle_model_resize(q->model, NULL, (int)a->layers));
     }
-    code = code != CLI_OK ? code : cli_report(heddle_model_resize(q->model, a->sizes, (int)a->layers));
+    code = code != CLI_OK ? code : cli_report(heddle_model_resize(q->model, cli_said(a->sizes), (int)a->layers));
     return code != CLI_OK || a->schedule != NULL ? code : set_ranks(q, a);
 }
 

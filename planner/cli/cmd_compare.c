@@ -250,7 +250,8 @@ static void print_table(const comparison *c)
         const plan_row *r = &c->row[i];
         char sent[16], mean[16], total[16], memory[16], time[16];
         if (r->refusal[0] != '\0') {
-            printf("  %-12s no plan: %s\n", r->name, r->refusal);
+            report_wrap(stdout, r->refusal, printf("  %-12s no plan: ", r->name), 17, REPORT_COLUMNS);
+            printf("\n");
             continue;
         }
         printf("  %-12s %-17s %9s %9s %9s %9s %9s", r->name, r->mesh, report_si(sent, 16, (double)r->sent_max),

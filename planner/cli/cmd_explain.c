@@ -8,27 +8,33 @@
 
 enum { ALTERNATIVES = 100, STEPS_AT_MOST = 10000000 /* of alternatives; some seconds */ };
 
+/* One sentence, its further lines indented. */
 static void print_verdict(const schedule_view *plan, const why_not *w)
 {
-    char value[32], regret[32];
+    char value[32], other[32], regret[32], line[sizeof w->asked + sizeof w->reason + 512];
     const char *objective = plan->info.objective;
-    printf("%s: %s", w->asked, cli_verdict_name(w->verdict));
-    if (w->verdict == VERDICT_UNAVAILABLE) {
-        printf(": %s\n", w->reason);
-        return;
-    }
+    int n = snprintf(line, sizeof line, "%s: %s", w->asked, cli_verdict_name(w->verdict));
     if (w->verdict == VERDICT_ELSEWHERE) {
-        printf(": %s instead of ", report_value(value, sizeof value, objective, w->value));
-        printf("%s, regret %s (%.1f %%)", report_value(value, sizeof value, objective, plan->info.value),
-               report_value(regret, sizeof regret, objective, w->regret),
-               plan->info.value > 0 ? w->regret / plan->info.value * 100 : 0.0);
+        n += snprintf(line + n, sizeof line - (size_t)n, ": %s instead of %s, regret %s (%.1f %%)",
+                      report_value(value, sizeof value, objective, w->value),
+                      report_value(other, sizeof other, objective, plan->info.value),
+                      report_value(regret, sizeof regret, objective, w->regret),
+                      plan->info.value > 0 ? w->regret / plan->info.value * 100 : 0.0);
     } else if (w->verdict == VERDICT_TIE) {
-        printf(": the same %s", report_value(value, sizeof value, objective, w->value));
+        n += snprintf(line + n, sizeof line - (size_t)n, ": the same %s",
+                      report_value(value, sizeof value, objective, w->value));
     }
     if (w->chosen > 0 && w->chosen < w->repeats) {
-        printf("; the plan does so in %d of %d repetitions", w->chosen, w->repeats);
+        n += snprintf(line + n, sizeof line - (size_t)n, "; the plan does so in %d of %d repetitions", w->chosen,
+                      w->repeats);
     }
-    printf("%s%s\n", w->reason[0] != '\0' ? "; " : "", w->reason);
+    snprintf(line + n, sizeof line - (size_t)n, "%s%s",
+             w->reason[0] == '\0'                ? ""
+             : w->verdict == VERDICT_UNAVAILABLE ? ": "
+                                                 : "; ",
+             w->reason);
+    report_wrap(stdout, line, 0, 4, REPORT_COLUMNS);
+    printf("\n");
 }
 
 static void print_verdict_json(const why_not *w, const char *front)
@@ -81,9 +87,10 @@ static void print_stage(const schedule_view *plan, int k)
         char layout[128], reason[1024];
         if (heddle_schedule_stage_at(&stage, plan->schedule, i) == HEDDLE_OK &&
             (r == 0 || !has_same_stage(plan, i, i - plan->info.period))) {
-            printf("%s%s from repetition %d: %s/%s: %s\n", r > 0 ? "  " : "", stage.name, r + 1,
-                   report_layout(layout, sizeof layout, plan, &stage.layout), stage.method,
-                   report_reason(reason, sizeof reason, plan, i));
+            const int at = printf("%s%s from repetition %d: %s/%s: ", r > 0 ? "  " : "", stage.name, r + 1,
+                                  report_layout(layout, sizeof layout, plan, &stage.layout), stage.method);
+            report_wrap(stdout, report_reason(reason, sizeof reason, plan, i), at, 4, REPORT_COLUMNS);
+            printf("\n");
         }
     }
 }
@@ -142,9 +149,9 @@ static int explain(const cli_question *q, const schedule_view *plan)
         report_json_string("mesh", mesh, ", ");
         report_json_string("machine", plan->on.name, ", ");
         report_json_string("objective", s->objective != NULL ? s->objective : "bytes", ", ");
-        printf("\"value\": %.15g,\n \"%s\": [", s->value, q->a->why_not != NULL ? "why_not" : "stages");
+        printf("\"value\": %.15g,\n \"%s\": [", s->value, q->a->why_not[0] != '\0' ? "why_not" : "stages");
     }
-    if (q->a->why_not != NULL) {
+    if (q->a->why_not[0] != '\0') {
         code = answer_why_not(q, plan);
     } else {
         explain_all(q, plan);

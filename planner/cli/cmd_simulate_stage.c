@@ -58,7 +58,7 @@ static heddle_status make_model(heddle_model **out, const stage *s)
 /* The schedule has no choice: layout and method are the problem's. */
 static int simulate(stage *s, const cli_arguments *a)
 {
-    char mesh[HEDDLE_LINE_BYTES], layout[HEDDLE_LINE_BYTES], force[TEXT_BYTES], method[HEDDLE_LINE_BYTES];
+    char mesh[HEDDLE_LINE_BYTES], layout[HEDDLE_LINE_BYTES];
     cli_arguments asked = *a;
     cli_question q = {.a = a};
     cli_answer answer = {0};
@@ -71,12 +71,12 @@ static int simulate(stage *s, const cli_arguments *a)
     if (st != HEDDLE_OK) {
         return cli_report(st);
     }
-    snprintf(force, sizeof force, "attention=%s/%s", layout, s->method);
-    snprintf(method, sizeof method, "attention=%s", s->method);
-    snprintf(asked.methods, sizeof asked.methods, "%s", method);
+    if (heddle_mesh_size(&s->mesh) > 1) {
+        snprintf(asked.force, sizeof asked.force, "attention=%s/%s", layout, s->method);
+    }
+    snprintf(asked.methods, sizeof asked.methods, "attention=%s", s->method);
     asked.mesh = mesh;
     asked.prologue = asked.epilogue = layout;
-    asked.force = heddle_mesh_size(&s->mesh) > 1 ? force : NULL;
     asked.training = a->backward;
     asked.objective = CLI_FIRST; /* time: bytes would leave waste to --slack */
     int code = cli_ask_of(&q, model, &asked);

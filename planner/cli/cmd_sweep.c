@@ -224,25 +224,55 @@ static int crosses(const sweep *s, int i)
     return 0;
 }
 
-/* The rows at which other axes win than in the row before: a dozen are enough, the table has them all. */
-static void print_crossovers(const sweep *s)
+/* The fastest of the points before with fewer ranks for the same extent, where it is faster than this one; else -1. */
+static int faster_with_fewer(const sweep *s, int i)
 {
-    const char *const head = "other axes win at:";
-    int column = 0;
-    for (int i = 0, n = 0; i < s->rows && n <= 12; i++) {
-        if (!crosses(s, i)) {
-            continue;
+    int at = -1;
+    for (int k = 0; k < i && s->row[i].refusal[0] == '\0'; k++) {
+        const double best = s->row[at >= 0 ? at : i].time_s;
+        if (s->row[k].refusal[0] == '\0' && s->row[k].ranks < s->row[i].ranks && s->row[k].time_s < best &&
+            strcmp(s->row[k].size, s->row[i].size) == 0) {
+            at = k;
         }
-        const char *const where = n == 12 ? "..." : s->row[i].size[0] != '\0' ? s->row[i].size : s->row[i].mesh;
-        if (column == 0) {
-            column = printf("%s", head);
-        } else if (column + 1 + (int)strlen(where) > 100) {
-            column = printf("\n ") - 1;
-        }
-        column += printf(" %s", where);
-        n++;
     }
-    printf("%s", column > 0 ? "\n" : "");
+    return at;
+}
+
+/* A word of a list that may take several lines; a dozen are enough, the table has them all. */
+static void print_word(int *column, int n, const char *head, const char *word)
+{
+    if (n > 12) {
+        return;
+    }
+    word = n == 12 ? "..." : word;
+    *column = n == 0 ? printf("%s", head) : *column;
+    if (*column + 1 + (int)strlen(word) > REPORT_COLUMNS) {
+        *column = printf("\n ") - 1;
+    }
+    *column += printf(" %s", word);
+}
+
+/* The rows at which other axes win than in the row before, and those that ranks left idle would serve better. */
+static void print_remarks(const sweep *s)
+{
+    int column = 0, n = 0;
+    for (int i = 0; i < s->rows; i++) {
+        if (crosses(s, i)) {
+            print_word(&column, n++, "other axes win at:", s->row[i].size[0] != '\0' ? s->row[i].size : s->row[i].mesh);
+        }
+    }
+    printf("%s", n > 0 ? "\n" : "");
+    n = 0;
+    for (int i = 0; i < s->rows; i++) {
+        const int fewer = faster_with_fewer(s, i);
+        char word[64];
+        if (fewer >= 0) {
+            snprintf(word, sizeof word, "%d%s%.20s (%d)", s->row[i].ranks, s->row[i].size[0] != '\0' ? " at " : "",
+                     s->row[i].size, s->row[fewer].ranks);
+            print_word(&column, n++, "fewer ranks take less time than:", word);
+        }
+    }
+    printf("%s", n > 0 ? "\n" : "");
 }
 
 static void print_table(const sweep *s)
@@ -253,7 +283,8 @@ static void print_table(const sweep *s)
         const plan_row *r = &s->row[i];
         char time[16], all[16], sent[16], memory[16], gain[16] = "";
         if (r->refusal[0] != '\0') {
-            printf("  %6d %-12s no plan: %s\n", r->ranks, r->size, r->refusal);
+            report_wrap(stdout, r->refusal, printf("  %6d %-12s no plan: ", r->ranks, r->size), 24, REPORT_COLUMNS);
+            printf("\n");
             continue;
         }
         if (s->dim[0] == '\0') {
@@ -268,7 +299,7 @@ static void print_table(const sweep *s)
     if (at >= 0) {
         printf("knee: %d ranks, the most of which each is worth half of one of the first point\n", s->row[at].ranks);
     }
-    print_crossovers(s);
+    print_remarks(s);
 }
 
 static void print_json(const sweep *s, const char *model)
@@ -292,7 +323,9 @@ static void print_json(const sweep *s, const char *model)
                ", \"bytes_total\": %" PRId64 ", \"memory_bytes_per_rank\": %" PRId64 ", \"efficiency\": ",
                r->time_s, r->time_s * r->ranks, r->sent_max, r->total, r->memory_bytes);
         printf(s->dim[0] == '\0' ? "%.6g" : "null", efficiency(s, r));
-        printf(", \"is_crossover\": %s}", crosses(s, i) ? "true" : "false");
+        printf(", \"is_crossover\": %s, \"faster_ranks\": ", crosses(s, i) ? "true" : "false");
+        const int fewer = faster_with_fewer(s, i);
+        printf(fewer >= 0 ? "%d}" : "null}", fewer >= 0 ? s->row[fewer].ranks : 0);
     }
     printf("]}\n");
 }
@@ -335,7 +368,7 @@ static int run(const cli_arguments *a)
         return cli_report(heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for a sweep"));
     }
     int code = cli_ask(&s->q, a);
-    code = code != CLI_OK ? code : read_sizes(s, a->sizes);
+    code = code != CLI_OK ? code : read_sizes(s, cli_said(a->sizes));
     code = code != CLI_OK ? code : set_points(s, a);
     code = code != CLI_OK ? code : plan_points(s);
     code = code != CLI_OK ? code : print(s);
@@ -354,6 +387,7 @@ const cli_action cli_sweep = {
                 "The best plan for every number of ranks, each over all its meshes, or for every extent of a dim.\n",
     .notes = "gpu-seconds: time x ranks. efficiency: gpu-seconds of the first point / those of this one. knee: the\n"
              "largest number of ranks with an efficiency of at least 50 %. crossover: where other axes win.\n"
+             "fewer ranks take less time than N (M): those of M ranks do, the rest is better left idle.\n"
              "exit codes: 0 done, 2 bad input, 3 no point has a plan\n",
     .run = run,
 };

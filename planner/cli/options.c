@@ -73,17 +73,17 @@ static int take_choice(int *out, const cli_option *o, const char *text)
     return cli_usage_error("--%s wants %s, not '%s'", o->name, words, text);
 }
 
-/* --method adds to those before it; later entries win. */
-static int take_methods(char *methods, const char *text)
+/* Adds to those before it; later entries win. */
+static int take_part(char *list, const cli_option *o, const char *text)
 {
-    const size_t used = strlen(methods);
-    if (text[0] == '\0') {
+    const size_t used = strlen(list);
+    if (text[0] == '\0' && used == 0 && o->at == offsetof(cli_arguments, methods)) {
         return cli_usage_error("--method wants STAGE=METHOD, for example s.attn=ring or '*=local'");
     }
-    if (used + 1 + strlen(text) >= CLI_METHODS_BYTES) {
-        return cli_usage_error("--method: more than %d characters of methods", CLI_METHODS_BYTES - 1);
+    if (used + 1 + strlen(text) >= CLI_LIST_BYTES) {
+        return cli_usage_error("--%s: more than %d characters", o->name, CLI_LIST_BYTES - 1);
     }
-    snprintf(methods + used, CLI_METHODS_BYTES - used, "%s%s", used > 0 ? "," : "", text);
+    snprintf(list + used, CLI_LIST_BYTES - used, "%s%s", used == 0 ? "" : o->kind == LIST ? "," : ";", text);
     return CLI_OK;
 }
 
@@ -100,8 +100,9 @@ static int take(cli_arguments *out, const cli_option *o, const char *text)
         return take_bytes(at, o, text);
     case CHOICE:
         return take_choice(at, o, text);
-    case METHODS:
-        return take_methods(at, text);
+    case LIST:
+    case PARTS:
+        return take_part(at, o, text);
     case TRANSPORT:
     case TEXT:
         *(const char **)at = text;
@@ -145,6 +146,28 @@ static int stands_in(const char *part, const char *whole)
     return *part == '\0';
 }
 
+/* What other programs call it. */
+static const char *other_name(const cli_command *command, const char *typed)
+{
+    static const char *const names[][2] = {
+        {"ranks",
+         " nproc np gpus num-gpus ngpus n-gpus nproc-per-node nproc_per_node world-size num-ranks processes N "},
+        {"memory", " mem gpu-memory vram "},
+        {"mesh", " topology devices shape "},
+        {"machine", " m cluster hardware hw "},
+        {"output", " out O "},
+        {"size", " sizes dims s "},
+    };
+    char word[40];
+    snprintf(word, sizeof word, " %s ", typed);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strstr(names[i][1], word) != NULL && row_of(command, names[i][0]) >= 0) {
+            return names[i][0];
+        }
+    }
+    return NULL;
+}
+
 /* An option of the command that lacks a letter or two of what was typed, or has them besides; NULL: none. */
 static const char *near_option(const cli_command *command, const char *text)
 {
@@ -160,14 +183,15 @@ static const char *near_option(const cli_command *command, const char *text)
             return known;
         }
     }
-    return NULL;
+    return other_name(command, name);
 }
 
 static int refuse(const cli_command *command, int option, const char *text)
 {
     const char *near = option == ':' || optopt > CHAR_MAX ? NULL : near_option(command, text);
     if (near != NULL) {
-        return cli_usage_error("heddle %s: '%s': unknown option; did you mean --%s?", command->name, text, near);
+        return cli_usage_error("heddle %s: '%s': unknown option; did you mean --%s%s?", command->name, text, near,
+                               strcmp(near, "ranks") == 0 ? ", or -n" : "");
     }
     const char *what = option == ':'       ? "this option wants a value"
                        : optopt > CHAR_MAX ? "this option takes no value"
@@ -193,6 +217,10 @@ static int take_operand(cli_arguments *out, int count, char **operand)
         return cli_usage_error("heddle %s wants either one %s or --random, found %d %s%s%s (try: heddle %s --help)",
                                command->name, command->operand, count, command->operand, report_s(count),
                                out->random > 0 ? " and --random" : "", command->name);
+    }
+    const char *ranks = count == wanted + 1 ? operand[wanted] : "x";
+    if (ranks[strspn(ranks, "0123456789")] == '\0' && row_of(command, "ranks") >= 0) {
+        return cli_usage_error("heddle %s: a number of ranks is said as -n %s", command->name, ranks);
     }
     return cli_usage_error("heddle %s wants %s %s%s, found %d (try: heddle %s --help)", command->name,
                            wanted == 2 ? "two" : "one", command->operand, report_s(wanted), count, command->name);
@@ -227,6 +255,7 @@ int cli_parse(cli_arguments *out, const cli_command *command, int first, int arg
             return refuse(command, option, argv[optind - 1]);
         }
         const int row = option == 'h' ? help : option == 'o' ? output : option == 'n' ? ranks : option - CHAR_MAX - 1;
+        optarg += option == 'n' && *optarg == '='; /* -n=8 */
         code = take(out, &cli_options[row], optarg);
     }
     return code != CLI_OK || out->help ? code : take_operand(out, argc - optind, argv + optind);

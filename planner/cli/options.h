@@ -4,7 +4,8 @@
 
 #include "cli.h"
 
-enum { CLI_METHODS_BYTES = 4096 };
+enum { CLI_LIST_BYTES = 4096 };
+typedef char cli_list[CLI_LIST_BYTES]; /* "": nothing was said */
 
 /* Words to choose from, by number; 0: nothing was said. */
 enum { CLI_FIRST = 1 };
@@ -28,10 +29,10 @@ struct cli_arguments {
     const char *transport, *device;
     int messages, wire;
     /* models */
-    const char *mesh, *sizes, *prologue, *epilogue, *schedule, *input, *output, *weights;
-    const char *machine, *measured, *force, *why_not, *longest, *listed, *baseline, *meshes, *sweep;
+    const char *mesh, *prologue, *epilogue, *schedule, *input, *output, *weights;
+    const char *machine, *measured, *longest, *listed, *baseline, *meshes, *sweep;
     long long curves;
-    char methods[CLI_METHODS_BYTES]; /* "": the cheapest */
+    cli_list methods, sizes, force, why_not;
     long long memory_bytes, top;
     int objective, training, csv, analyze;
     long long layers, slack_percent, max_waste_percent, passes;
@@ -47,6 +48,12 @@ struct cli_arguments {
     const char *xml, *matrix, *gpu, *nccl_tests, *galvatron;
     int json, help;
 };
+
+/* NULL: nothing was said. */
+static inline const char *cli_said(const char *list)
+{
+    return list[0] != '\0' ? list : NULL;
+}
 
 /* Options and the operand of argv[first..]; argc and argv are left to the arguments. CLI_OK or CLI_BAD_INPUT
  * (complained). Nothing more is checked where help was asked for. */

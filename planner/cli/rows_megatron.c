@@ -78,6 +78,10 @@ heddle_status cli_row_of_megatron(plan_row *out, const cli_question *q, const pl
     }
     exchanges *= q->options.backward ? 2 : 1;
     st = price_gather(out, q, &model, even->mesh);
+    if (st == HEDDLE_ERR_INFEASIBLE) {
+        snprintf(out->refusal, sizeof out->refusal, "its all-gather has no price: %s", heddle_last_error());
+        return HEDDLE_OK;
+    }
     out->sent_max *= exchanges;
     out->total *= exchanges;
     out->time_s = even->compute_s + (double)exchanges * out->time_s;

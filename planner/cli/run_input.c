@@ -115,7 +115,7 @@ static int fit_array(run_job *job)
 
 int run_fit_model(run_job *job)
 {
-    int code = cli_report(heddle_model_resize(job->model, job->options->sizes, (int)job->options->layers));
+    int code = cli_report(heddle_model_resize(job->model, cli_said(job->options->sizes), (int)job->options->layers));
     if (code == CLI_OK && job->options->dtype != 0) {
         const heddle_dtype dtype = job->options->dtype == CLI_FIRST ? HEDDLE_F32 : HEDDLE_BF16;
         code = cli_report(heddle_model_set_dtype(job->model, dtype));

@@ -1,14 +1,33 @@
 /* What the command line says of texts it did not write: names in files, arguments, sentences that quote them. A
  * terminal obeys control bytes, so none of them reaches it. */
 #include "launch.h"
+#include "planner/report/text.h"
 #include "runtime/base/utf8.h"
 
 #include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SENTENCE_BYTES = 16384 };
+
+/* A complaint is one line, which programs look for; a person at a terminal gets lines that end between words. */
+static void print(const char *own, const char *sentence)
+{
+    char *lines = NULL;
+    size_t bytes = 0;
+    FILE *text = isatty(STDERR_FILENO) ? open_memstream(&lines, &bytes) : NULL;
+    if (text == NULL) {
+        fprintf(stderr, "heddle: %s%s\n", own, sentence);
+        return;
+    }
+    report_wrap(text, sentence, fprintf(text, "heddle: %s", own), 2, REPORT_COLUMNS);
+    if (fclose(text) == 0) { /* at once: ranks share the terminal */
+        fprintf(stderr, "%s\n", lines);
+    }
+    free(lines);
+}
 
 static void say(const char *format, va_list arguments)
 {
@@ -21,7 +40,7 @@ static void say(const char *format, va_list arguments)
         if (shown != NULL) {
             (void)utf8_show(shown, bytes, rest);
         }
-        fprintf(stderr, "heddle: %s%s\n", own, shown != NULL ? shown : "out of memory");
+        print(own, shown != NULL ? shown : "out of memory");
     }
     free(shown);
 }

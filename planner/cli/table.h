@@ -5,13 +5,14 @@
 
 #include "options.h"
 
-typedef enum option_kind { FLAG, NUMBER, BYTES, TEXT, CHOICE, TRANSPORT, METHODS } option_kind;
+typedef enum option_kind { FLAG, NUMBER, BYTES, TEXT, CHOICE, TRANSPORT, LIST, PARTS } option_kind;
 
 typedef struct cli_option {
     const char *name, *value; /* value: how the usage calls it; of CHOICE and TRANSPORT the words, with bars between */
     unsigned commands;
     option_kind kind;
-    size_t at; /* of int (FLAG, CHOICE), long long (NUMBER, BYTES), const char * or methods in cli_arguments */
+    size_t at;           /* of int (FLAG, CHOICE), long long (NUMBER, BYTES), const char * or, of LIST and PARTS, a
+                * cli_list in cli_arguments, where what is given again is added: behind a comma, behind a semicolon */
     const char *unasked; /* the default as if it were given; NULL: none */
     const char *help;
     long long low, high;

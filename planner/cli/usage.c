@@ -1,11 +1,12 @@
 /* What is said of the table: usages, the manual page, and what shells complete. */
 #include "launch.h"
+#include "planner/report/text.h"
 #include "table.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { HELP_COLUMN = 24, HELP_WIDTH = 116, NAME_BYTES = 64, HELP_BYTES = 1024 };
+enum { HELP_COLUMN = 24, NAME_BYTES = 64, HELP_BYTES = 1024 };
 
 /* The help of an option, with its default. */
 static const char *help_of(char *out, const cli_option *o)
@@ -13,24 +14,6 @@ static const char *help_of(char *out, const cli_option *o)
     snprintf(out, HELP_BYTES, "%s%s%s%s", o->help, o->unasked != NULL ? " (" : "", o->unasked != NULL ? o->unasked : "",
              o->unasked != NULL ? ")" : "");
     return out;
-}
-
-/* `text` in lines from the column on, the first of which has been written up to `at`. */
-static void print_wrapped(const char *text, int at)
-{
-    printf("%*s", at < HELP_COLUMN ? HELP_COLUMN - at : 1, "");
-    at = at < HELP_COLUMN ? HELP_COLUMN : at + 1;
-    for (const char *space = ""; *text != '\0'; space = " ") {
-        const int length = (int)strcspn(text, " ");
-        if (at + 1 + length > HELP_WIDTH) {
-            printf("\n%*s", HELP_COLUMN, "");
-            at = HELP_COLUMN;
-            space = "";
-        }
-        at += printf("%s%.*s", space, length, text);
-        text += length + (text[length] == ' ');
-    }
-    printf("\n");
 }
 
 void cli_print_usage(const cli_command *command)
@@ -43,8 +26,9 @@ void cli_print_usage(const cli_command *command)
         }
         int n = snprintf(name, sizeof name, "  --%s%s%s", o->name, o->value != NULL ? " " : "",
                          o->value != NULL ? o->value : "");
-        printf("%s", name);
-        print_wrapped(help_of(help, o), n);
+        n = printf("%s%*s", name, n < HELP_COLUMN ? HELP_COLUMN - n : 1, "");
+        report_wrap(stdout, help_of(help, o), n, HELP_COLUMN, REPORT_COLUMNS);
+        printf("\n");
     }
     printf("%s%s", command->action->notes[0] != '\0' ? "\n" : "", command->action->notes);
 }

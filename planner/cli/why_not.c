@@ -58,13 +58,12 @@ static void judge(why_not *out, const schedule_view *plan, const schedule_view *
 /* The plan with this forced as well, on the plan's mesh. */
 static heddle_status try_force(why_not *out, const cli_question *q, const schedule_view *plan, int k, int repetition)
 {
-    char force[1024];
+    char force[2 * CLI_LIST_BYTES];
     cli_question same = *q;
     cli_answer other;
     same.ranks = 0;
     same.mesh = plan->info.mesh;
-    snprintf(force, sizeof force, "%s%s%s", q->a->force != NULL ? q->a->force : "", q->a->force != NULL ? ";" : "",
-             out->asked);
+    snprintf(force, sizeof force, "%s%s%s", q->a->force, q->a->force[0] != '\0' ? ";" : "", out->asked);
     same.options.force = force;
     heddle_status st = cli_answer_plan(&other, &same, &same.options);
     if (st == HEDDLE_OK) {
@@ -87,9 +86,8 @@ static int refuse_form(const schedule_view *plan, const char *force, const char 
     }
     heddle_ignore(heddle_mesh_format(mesh, sizeof mesh, &plan->info.mesh));
     return cli_usage_error(
-        "--why-not '%s': %s; it wants STAGE=LAYOUT/METHOD, where STAGE is one of %s, LAYOUT is '*' or "
-        "DIM@AXIS with commas on %s, METHOD is local, auto, ulysses, ring, usp, ...; one of the two "
-        "may be left out: STAGE=/ring",
+        "--why-not '%s': %s; it wants STAGE=LAYOUT/METHOD or a part, as STAGE=/ring: STAGE is one of %s, "
+        "LAYOUT '*' or DIM@AXIS with commas on %s, METHOD local, ulysses, ring, ...",
         force, why, names, mesh);
 }
 

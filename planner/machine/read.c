@@ -144,11 +144,17 @@ out:
     return st;
 }
 
+static const hd_other others[] = {
+    {"schema", "this is a schedule or an answer, no machine"},
+    {"stages", "this is a model, no machine"},
+};
+
 static heddle_status read_all(heddle_machine *m, const hd_node *root)
 {
     heddle_status st = HEDDLE_OK;
     const hd_node *value[MACHINE_KEYS];
     m->overlap_slowdown = 1;
+    HD_TRY(hd_map_refuse(root, others, sizeof others / sizeof others[0]));
     HD_TRY(hd_map_read(value, root, machine_keys, MACHINE_KEYS, "the machine"));
     HD_TRY(read_name(m->name, sizeof m->name, value[MACHINE_NAME], "machine"));
     HD_TRY(read_source(m, value[MACHINE_SOURCE]));

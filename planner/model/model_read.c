@@ -311,12 +311,19 @@ out:
     return st;
 }
 
+static const hd_other others[] = {
+    {"schema", "this is a schedule or an answer, no model: a model is wanted, and its schedule behind --schedule"},
+    {"machine", "this is a machine, no model: it is wanted behind --machine"},
+    {"_class_name", "this is a configuration of diffusers, no model: heddle import makes a model of it"},
+};
+
 static heddle_status read_all(heddle_model *m, const hd_node *root)
 {
     heddle_status st = HEDDLE_OK;
     const hd_node *value[MODEL_KEYS];
     hd_model_reader r = {.m = m};
     int64_t repeat = 1;
+    HD_TRY(hd_map_refuse(root, others, sizeof others / sizeof others[0]));
     HD_TRY(hd_map_read(value, root, model_keys, MODEL_KEYS, "the model"));
     HD_TRY(hd_node_label(m->name, value[MODEL_NAME], "model"));
     HD_TRY(read_dtype(&m->dtype, value[MODEL_DTYPE]));

@@ -46,6 +46,22 @@ static int interior_switches(const schedule_view *v)
     return count;
 }
 
+/* Fewer switches than one sequence dim at a time needs. */
+static void print_who_needs_none(const schedule_view *v, int forced)
+{
+    heddle_model_info model = HEDDLE_EMPTY(heddle_model_info);
+    int by_batch = 0;
+    heddle_ignore(heddle_model_get_info(&model, v->model));
+    for (int i = 0; i < v->info.nstages; i++) {
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+        heddle_ignore(heddle_schedule_stage_at(&stage, v->schedule, i));
+        by_batch |= model.batch_dim >= 0 && stage.layout.dim_of_axis[0] == model.batch_dim;
+    }
+    printf("%s: over one sequence dim at a time %d switch%s would be needed\n",
+           by_batch ? "the batch takes the mesh" : "some stages run whole on every rank", forced,
+           forced == 1 ? "" : "es");
+}
+
 static int count_methods(const schedule_view *v)
 {
     int count = 0;
@@ -87,8 +103,7 @@ static void print_bytes(const schedule_view *v)
             printf("lower bound: %d switch%s while one sequence dim is sharded at a time%s\n", forced,
                    forced == 1 ? "" : "es", forced == interior ? "; reached" : "");
         } else {
-            printf("the batch takes the mesh: over one sequence dim at a time %d switch%s would be needed\n", forced,
-                   forced == 1 ? "" : "es");
+            print_who_needs_none(v, forced);
         }
     }
 }

@@ -29,6 +29,23 @@ void report_json_string(const char *key, const char *text, const char *behind)
     printf("%s", behind);
 }
 
+int report_wrap(FILE *to, const char *text, int at, int indent, int width)
+{
+    while (*text != '\0') {
+        int spaces = (int)strspn(text, " ");
+        const int word = (int)strcspn(text + spaces, " ");
+        if (spaces > 0 && at > indent && at + spaces + word > width) {
+            fprintf(to, "\n%*s", indent, "");
+            at = indent;
+            text += spaces;
+            spaces = 0;
+        }
+        at += fprintf(to, "%.*s", spaces + word, text);
+        text += spaces + word;
+    }
+    return at;
+}
+
 const char *report_si(char *out, size_t out_bytes, double bytes)
 {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};

@@ -10,6 +10,12 @@ void report_json_text(FILE *to, const char *text);
 /* "key": "text", then what is behind it, to standard output. */
 void report_json_string(const char *key, const char *text, const char *behind);
 
+enum { REPORT_COLUMNS = 100 };
+
+/* `text` in lines of at most `width` columns, broken at its spaces; the first goes on at column `at`, the others are
+ * indented. No newline ends the last; returns its column. */
+int report_wrap(FILE *to, const char *text, int at, int indent, int width);
+
 /* "" or "s" behind a counted word. */
 static inline const char *report_s(long long count)
 {

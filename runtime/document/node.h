@@ -59,6 +59,11 @@ typedef struct hd_key {
 /* Checks that `node` is a map with known keys only and puts the value of keys[i] into values[i] (NULL if absent).
  * `what` names the map in sentences ("the model", "stage 3"). */
 heddle_status hd_map_read(const hd_node **values, const hd_node *node, const hd_key *keys, int nkeys, const char *what);
+/* What another kind of file is known by, and what is said of it where this one is wanted. */
+typedef struct hd_other {
+    const char *key, *says;
+} hd_other;
+heddle_status hd_map_refuse(const hd_node *node, const hd_other *others, int nothers);
 /* The name nearest to `text` within two edits, or NULL. names[n] through a stride, so that any table can be searched.
  */
 const char *hd_nearest(const char *text, const char *const *names, int nnames);

@@ -114,6 +114,18 @@ heddle_status hd_map_read(const hd_node **values, const hd_node *node, const hd_
     return HEDDLE_OK;
 }
 
+heddle_status hd_map_refuse(const hd_node *node, const hd_other *others, int nothers)
+{
+    for (int i = 0; i < nothers; i++) {
+        for (const hd_node *child = node->child; child != NULL; child = child->next) {
+            if (child->key != NULL && strcmp(child->key, others[i].key) == 0) {
+                return hd_node_fail(HEDDLE_ERR_PARSE, child, "%s", others[i].says);
+            }
+        }
+    }
+    return HEDDLE_OK;
+}
+
 static heddle_status want_scalar(const hd_node *node, const char *what, const char *wanted)
 {
     if (node->kind != HD_NODE_SCALAR) {

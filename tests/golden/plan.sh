@@ -42,11 +42,20 @@ dims: {t: 8, c: {size: 8, role: channel}}
 tensors: {x: [t, c]}
 stages: [{name: mlp, kind: mlp, ratio: 4}]
 YAML
+cat >"$folder/whole.yaml" <<'YAML'
+model: whole
+dtype: bf16
+dims: {h: 8, w: 8, c: {size: 8, role: channel}}
+tensors: {x: [h, w, c]}
+repeat: 4
+stages: [{name: h, kind: attention, over: h, heads: 2}, {name: w, kind: attention, over: w, heads: 2}]
+YAML
 says "one stage" 0 "1 stage x 1;" "$folder/one.yaml" --mesh sp=2
 says "one stage in the note" 0 "through 1 stage," "$folder/one.yaml" --mesh sp=2 -o -
 says "prologue" 0 "local     split " "$xl" --mesh sp=4 --prologue '*'
 says "one rank" 0 "0 switches" "$xl" --mesh sp=1
 says "batch" 0 "the batch takes the mesh" "$xl" --mesh sp=2 --size b=2 --epilogue any
+says "no batch" 0 "some stages run whole on every rank: over one sequence dim at a time 3 switches" "$folder/whole.yaml" --mesh sp=2 --force 'h=*;w=*' --slack 100
 says "help" 0 "usage: heddle plan" --help
 for model in "$models"/*.yaml; do
     says "$model" 0 "forward pass:" "$model" --mesh sp=8
