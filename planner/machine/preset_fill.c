@@ -119,8 +119,8 @@ static void fill_sockets(hd_link *link, int gpus)
 
 /* Each GPU has a share of its host's cards. A gather crosses the network once for all GPUs of a host, which hand it on
  * to one another; a hop crosses once for each group that lies on the host.
- * Groups are taken as spread over all hosts, since a table knows their size alone: where fewer hosts are used the figures
- * are a little slow. */
+ * Groups are taken as spread over all hosts, since a table knows their size alone: on fewer hosts the figures are a
+ * little slow. */
 static void fill_network(hd_link *link, const hd_preset *p)
 {
     static const struct {

@@ -169,7 +169,7 @@ TABLE = {
     ("run", "machine"): (["--ranks", "2"], ["--ranks", "2", "--machine", "nothing"], Fails(2, "nothing")),
     ("run", "objective"): (["--ranks", "2"], ["--ranks", "2", "--objective", "nothing"], Fails(2, "--objective")),
     ("run", "layers"): (["--ranks", "2", "--json"], ["--ranks", "2", "--json", "--layers", "3"], field("layers")),
-    ("run", "size"): (["--ranks", "2", "--json"], ["--ranks", "2", "--json", "--size", "t=4"], field("shape")),
+    ("run", "size"): (["--ranks", "2", "--json"], ["--ranks", "2", "--json", "--size", "b=2"], field("shape")),
     ("run", "method"): (["--ranks", "2", "--json"], ["--ranks", "2", "--json", "--method", "*=ring"], METHODS),
     ("run", "schedule"): (["--ranks", "2"], ["--ranks", "2", "--schedule", "{}/none.json"], Fails(2, "none.json")),
     ("run", "input"): (["--ranks", "2"], ["--ranks", "2", "--input", "{}/none.npy"], Fails(2, "none.npy")),
@@ -379,7 +379,11 @@ for command, base in CLI.items():  # where ranks run
     if command.split()[0] in (*PLANNING, "diff", "presets", "import"):
         continue
     ranks = ["--ranks", "2"] if command == "run" else []
-    large = {"run": ["--size", "t=15,s=405"], "verify": ["-", BIG], "bench": ["-", BIG, "--seconds", "0"]}.get(
+    large = {
+        "run": ["-", MODEL, "--ranks", "2", "--layers", "1"],
+        "verify": ["-", BIG],
+        "bench": ["-", BIG, "--seconds", "0"],
+    }.get(
         command,
         ["-", STATES if "linear" in command else LARGE, "--method", "lasp" if "linear" in command else "ring"],
     )
@@ -400,7 +404,7 @@ for command, base in CLI.items():  # where ranks run
             (command, "hosts"): (ranks, ranks + ["--hosts", "2"], Fails(2, "--hosts needs --transport tcp or mpi")),
             (command, "arena"): (
                 ranks,
-                ranks + large + ["--transport", "shm", "--arena", "64K"],
+                large + ["--transport", "shm", "--arena", "64K"],
                 Fails(1, "arena|address space"),
             ),
         }

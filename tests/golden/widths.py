@@ -17,7 +17,7 @@ PLANS = [
     ["transnormerllm-7b", "--mesh", "sp=8", *PCIE],
     ["pangu-like", "-n", "8", *PCIE],
     ["sd3-medium", "-n", "6", *NINE, "--training"],
-    [os.path.join(SOURCE, "examples/models/hybrid-mixed.yaml"), "--mesh", "seqparallel=4", "--machine", "4xh100-nvlink"],
+    [f"{SOURCE}/examples/models/hybrid-mixed.yaml", "--mesh", "seqparallel=4", "--machine", "4xh100-nvlink"],
 ]
 PROBLEM = "b=2 s=118800 h=24 d=128"
 WAYS = [["plan"], ["explain"], ["memory"], ["simulate"], ["volume"],
@@ -28,7 +28,7 @@ OTHERS = [
     ["sweep", "stdit3-xl2", "--size", "t=15..60:15", "-n", "2,3", *TWO],
     ["sweep", "hunyuanvideo", "-n", "1..4", "--memory", "1G", *TWO],
     ["memory", "hunyuanvideo", "-n", "8", "--longest", "s", *TWO],
-    ["compare", "hunyuanvideo", "--meshes", "sp=16,cfg=2 sp=8,node=2 gpu=8", "--size", "b=2", "--baseline", "sp=16", *TWO],
+    ["compare", "hunyuanvideo", "--meshes", "sp=16,cfg=2 sp=8", "--size", "b=2", "--baseline", "sp=16", *TWO],
     ["simulate", "attention", PROBLEM, "--mesh", "r=2 u=8", "--method", "usp", "--backward", *TWO],
     ["presets"],
     ["topo"],
