@@ -200,7 +200,7 @@ static int run(const cli_arguments *a)
 }
 
 const cli_action cli_calibrate = {
-    .synopsis = "usage: heddle calibrate [--ranks N] [--transport threads|shm|mpi|auto] [options]\n\n"
+    .synopsis = "usage: heddle calibrate [--ranks N] [--transport threads|shm|tcp|mpi|auto] [options]\n\n"
                 "Measures what this machine's ranks compute and exchange, and saves the machine that plans and\n"
                 "forecasts go by. Operations are measured, never a model; best on an otherwise idle machine.\n",
     .notes = "Without --ranks as many as there are cores. Without --output the file is\n"

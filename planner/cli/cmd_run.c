@@ -195,7 +195,7 @@ static int run(const cli_arguments *a)
 }
 
 const cli_action cli_run = {
-    .synopsis = "usage: heddle run MODEL --ranks 4 [--transport threads|shm|mpi|auto] [options]\n\n"
+    .synopsis = "usage: heddle run MODEL --ranks 4 [--transport threads|shm|tcp|mpi|auto] [options]\n\n"
                 "Runs the blocks of MODEL (a YAML file) on several ranks; between stages the sharded dim switches as "
                 "planned.\n",
     .notes =
