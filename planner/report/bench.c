@@ -37,7 +37,7 @@ static void print_json(const heddle_reshard_line *of, const heddle_comm *comm, c
     if (heddle_reshard_format(line, sizeof(line), of) != HEDDLE_OK) {
         line[0] = '\0';
     }
-    printf("{");
+    printf("{\"schema\": \"heddle-bench-1\", ");
     report_json_string("line", line, "");
     printf(", \"ranks\": %d, ", heddle_comm_size(comm));
     report_json_string("comm", heddle_comm_describe(comm), "");
@@ -113,7 +113,8 @@ void report_bench_attention(const heddle_comm *comm, const attention_bench *b, i
     const attention_pass *f = &b->forward, *w = &b->backward;
     const heddle_attention_info *info = &b->info;
     const char *format =
-        json ? "{\"method\": \"%s\", \"ranks\": %d, \"kernel\": \"%s\",\n \"min_ms\": %.4f, \"median_ms\": %.4f, "
+        json ? "{\"schema\": \"heddle-method-1\", \"method\": \"%s\", \"ranks\": %d, \"kernel\": \"%s\",\n \"min_ms\": "
+               "%.4f, \"median_ms\": %.4f, "
                "\"local_min_ms\": %.4f, \"moving_min_ms\": %.4f,\n \"backward_min_ms\": %.4f, "
                "\"backward_median_ms\": %.4f, \"backward_local_min_ms\": %.4f, \"backward_moving_min_ms\": %.4f,\n "
                "\"bytes_per_rank\": %lld, \"messages_per_rank\": %lld, \"backward_bytes_per_rank\": %lld, "
@@ -148,7 +149,7 @@ void report_bench_linear(const heddle_comm *comm, const linear_case *c, const li
     const linear_times *ranks = &b->ranks, *local = &b->local;
     linear_describe(text, sizeof text, c);
     if (json) {
-        printf("{\"problem\": ");
+        printf("{\"schema\": \"heddle-method-1\", \"problem\": ");
         report_json_text(stdout, text);
         printf(", \"pass\": \"%s\", \"ranks\": %d, \"comm\": ", o->backward ? "backward" : "forward",
                heddle_comm_size(comm));
