@@ -90,7 +90,7 @@ static int run_command(int argc, char **argv)
     for (const cli_command *command = cli_commands; command->name != NULL; command++) {
         const int words = names(command, argc, argv);
         if (words > 0) {
-            cli_arguments arguments;
+            static cli_arguments arguments; /* large, and ranks' stacks begin here */
             cli_read_job(has_ranks(command, argc, argv));
             int code = cli_parse(&arguments, command, words - 1, argc, argv);
             if (code == CLI_OK && arguments.help) {
