@@ -2,8 +2,7 @@
 #ifndef HD_TEST_MEETING_JOB_H
 #define HD_TEST_MEETING_JOB_H
 
-#include "case.h"
-#include "time_limit.h"
+#include "outcome.h"
 
 #include "runtime/comm/ground/door.h"
 #include "runtime/comm/ground/join_meeting.h"
@@ -11,19 +10,12 @@
 
 #include <heddle/comm.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { NOBODY = 65534, SIZE = 3, MOST = 8, LONG_MS = 20000 };
-
-typedef struct outcome {
-    heddle_status status;
-    double seconds;
-    char sentence[512];
-} outcome;
 
 /* One meeting: ranks, and those who stand there. */
 typedef struct job {
@@ -115,22 +107,6 @@ static inline void end_job(job *j)
     }
     close(j->ready[0]);
     close(j->ready[1]);
-}
-
-/* Of a rank: `wanted`, within limit_s, and each of these words in its sentence, up to NULL. */
-static inline void ended(const job *j, int rank, heddle_status wanted, double limit_s, ...)
-{
-    const outcome *o = &j->outcome[rank];
-    int is_right = o->status == wanted && o->seconds * 1e9 < (double)hd_test_limit_ns(limit_s);
-    va_list words;
-    va_start(words, limit_s);
-    for (const char *word = va_arg(words, const char *); word != NULL; word = va_arg(words, const char *)) {
-        is_right &= strstr(o->sentence, word) != NULL;
-    }
-    va_end(words);
-    if (!is_right) {
-        fail_msg("rank %d: %s after %.1f s: %s", rank, heddle_status_name(o->status), o->seconds, o->sentence);
-    }
 }
 
 static inline int knock_at(const job *j)

@@ -2,8 +2,7 @@
 #ifndef HD_TEST_TCP_JOB_H
 #define HD_TEST_TCP_JOB_H
 
-#include "case.h"
-#include "time_limit.h"
+#include "outcome.h"
 
 #include "runtime/base/base.h"
 
@@ -22,12 +21,6 @@
 enum { MOST = 6, LONG_MS = 20000, SHORT_MS = 1200 };
 
 #define SECRET "HEDDLE_KEY=0123456789abcdef "
-
-typedef struct outcome {
-    heddle_status status;
-    double seconds;
-    char sentence[600], describe[600];
-} outcome;
 
 typedef struct job {
     int port, n;
@@ -140,22 +133,6 @@ static inline void end_job(job *j)
         assert_int_equal(waitpid(j->pid[i], NULL, 0), j->pid[i]);
     }
     assert_true(try_port(j->port) || j->n == 0); /* nothing listens there any more */
-}
-
-/* Process i: `wanted`, within limit_s, and each of these words in its sentence, up to NULL. */
-static inline void ended(const job *j, int i, heddle_status wanted, double limit_s, ...)
-{
-    const outcome *o = &j->outcome[i];
-    int is_right = o->status == wanted && o->seconds * 1e9 < (double)hd_test_limit_ns(limit_s);
-    va_list words;
-    va_start(words, limit_s);
-    for (const char *word = va_arg(words, const char *); word != NULL; word = va_arg(words, const char *)) {
-        is_right &= strstr(o->sentence, word) != NULL;
-    }
-    va_end(words);
-    if (!is_right) {
-        fail_msg("process %d: %s after %.1f s: %s", i, heddle_status_name(o->status), o->seconds, o->sentence);
-    }
 }
 
 /* Connected to the job's port. */

@@ -167,7 +167,7 @@ HD_CASE(a_rank_gives_nothing_to_who_does_not_know_the_key)
     assert_int_equal(read(j.ready[0], &byte, 1), 1);
     assert_int_equal(byte, '0');
     end_job(&j);
-    ended(&j, 1, HEDDLE_ERR_TIMEOUT, 4, "which does not know the key", NULL);
+    ended(j.outcome, 1, HEDDLE_ERR_TIMEOUT, 4, "which does not know the key", NULL);
 }
 
 /* All can read the names of sockets. */
@@ -189,5 +189,5 @@ HD_CASE(no_name_shows_the_key)
     assert_true(names > 0);
     start_rank(&j, 1, 2, LONG_MS);
     end_job(&j);
-    ended(&j, 1, HEDDLE_OK, 10, NULL);
+    ended(j.outcome, 1, HEDDLE_OK, 10, NULL);
 }

@@ -34,7 +34,7 @@ HD_CASE(another_user_floods_a_meeting)
     start_rank(&j, 2, SIZE, LONG_MS);
     end_job(&j);
     for (int r = 0; r < SIZE; r++) {
-        ended(&j, r, HEDDLE_OK, 10, NULL);
+        ended(j.outcome, r, HEDDLE_OK, 10, NULL);
     }
 }
 
@@ -47,8 +47,8 @@ HD_CASE(no_flood_outlasts_a_deadline)
     start_rank(&j, 0, SIZE, 1500);
     start_rank(&j, 1, SIZE, 1500);
     end_job(&j);
-    ended(&j, 0, HEDDLE_ERR_TIMEOUT, 4, "of 3 ranks came, rank ", NULL);
-    ended(&j, 1, HEDDLE_ERR_TIMEOUT, 4, NULL);
+    ended(j.outcome, 0, HEDDLE_ERR_TIMEOUT, 4, "of 3 ranks came, rank ", NULL);
+    ended(j.outcome, 1, HEDDLE_ERR_TIMEOUT, 4, NULL);
 }
 
 /* On the name under which the ranks meet: lets everybody in, or nobody. */
@@ -92,8 +92,9 @@ HD_CASE(another_user_on_the_name)
         }
         end_job(&j);
         for (int r = 0; r < SIZE; r++) {
-            ended(&j, r, HEDDLE_ERR_TIMEOUT, 3, full ? "lets nobody in" : "process ", NULL);
-            ended(&j, r, HEDDLE_ERR_TIMEOUT, 3, full && !is_known ? "" : "user 65534, who is another user", NULL);
+            ended(j.outcome, r, HEDDLE_ERR_TIMEOUT, 3, full ? "lets nobody in" : "process ", NULL);
+            ended(j.outcome, r, HEDDLE_ERR_TIMEOUT, 3, full && !is_known ? "" : "user 65534, who is another user",
+                  NULL);
         }
         if (full && !is_known) {
             hd_not_here("sock_diag", "the kernel does not say whose socket it is");
@@ -125,14 +126,14 @@ HD_CASE(processes_that_say_nothing_keep_nobody_waiting)
     start_rank(&j, 2, SIZE, LONG_MS);
     end_job(&j);
     for (int r = 0; r < SIZE; r++) {
-        ended(&j, r, HEDDLE_OK, 3, NULL);
+        ended(j.outcome, r, HEDDLE_OK, 3, NULL);
     }
     j = new_job();
     start_other(&j, getuid(), says_nothing);
     start_rank(&j, 0, SIZE, 1000);
     snprintf(who, sizeof who, "process %d connected and did not say who it is", (int)j.other[0]);
     end_job(&j);
-    ended(&j, 0, HEDDLE_ERR_TIMEOUT, 3, "1 of 3 ranks came, rank 1 did not", who, NULL);
+    ended(j.outcome, 0, HEDDLE_ERR_TIMEOUT, 3, "1 of 3 ranks came, rank 1 did not", who, NULL);
 }
 
 static void talks_of_something_else(const job *j)
@@ -162,6 +163,6 @@ HD_CASE(noise_is_sent_away)
     await_others(&j, 1);
     start_rank(&j, 1, 2, LONG_MS);
     end_job(&j);
-    ended(&j, 0, HEDDLE_OK, 3, NULL);
-    ended(&j, 1, HEDDLE_OK, 3, NULL);
+    ended(j.outcome, 0, HEDDLE_OK, 3, NULL);
+    ended(j.outcome, 1, HEDDLE_OK, 3, NULL);
 }

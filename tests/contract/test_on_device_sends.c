@@ -56,27 +56,24 @@ static heddle_status came(const int32_t *x, int from, int round)
 }
 
 /* Round by round from device or host to device or host, of which the peer knows nothing. */
-static heddle_status sends(heddle_comm *comm, void *arg)
+static heddle_status sends(arrays *a)
 {
     heddle_status st;
-    arrays a;
+    heddle_comm *comm = a->comm;
     const int rank = heddle_comm_rank(comm), peer = N - 1 - rank;
-    (void)arg;
-    HD_TRY(set_up(&a, comm));
     for (int round = 0; round < 8; round++) {
         const int from_host = (round + rank) % 3 == 0, to_host = (round + 2 * rank) % 4 == 0,
                   with = round < 6 ? peer : rank;
-        fill(a.here[0], rank, round);
-        HD_TRY(device_copy(comm, a.there[0], a.here[0], BYTES, a.stream));
-        HD_TRY(device_copy(comm, a.there[1], a.here[1], BYTES, a.stream));
-        HD_TRY(heddle_comm_sendrecv(comm, from_host ? a.here[0] : a.there[0], BYTES, with,
-                                    to_host ? a.here[1] : a.there[1], BYTES, with, a.stream));
-        HD_TRY(to_host ? HEDDLE_OK : device_copy_now(comm, a.here[1], a.there[1], BYTES));
-        HD_TRY(came(a.here[1], with, round));
+        fill(a->here[0], rank, round);
+        HD_TRY(device_copy(comm, a->there[0], a->here[0], BYTES, a->stream));
+        HD_TRY(device_copy(comm, a->there[1], a->here[1], BYTES, a->stream));
+        HD_TRY(heddle_comm_sendrecv(comm, from_host ? a->here[0] : a->there[0], BYTES, with,
+                                    to_host ? a->here[1] : a->there[1], BYTES, with, a->stream));
+        HD_TRY(to_host ? HEDDLE_OK : device_copy_now(comm, a->here[1], a->there[1], BYTES));
+        HD_TRY(came(a->here[1], with, round));
     }
     st = heddle_comm_barrier(comm);
 out:
-    tear_down(&a);
     return st;
 }
 
@@ -88,79 +85,71 @@ static void *release_later(void *arg)
 }
 
 /* What rank 0 sends is written by what its stream has still to do. */
-static heddle_status comes_behind(heddle_comm *comm, void *arg)
+static heddle_status comes_behind(arrays *a)
 {
     heddle_status st;
-    arrays a;
+    heddle_comm *comm = a->comm;
     pthread_t later;
     const int rank = heddle_comm_rank(comm), is_sender = rank == 0;
-    (void)arg;
-    HD_TRY(set_up(&a, comm));
-    fill(a.here[0], rank, 1);
-    HD_TRY(device_copy_now(comm, a.there[1], a.here[0], BYTES));
+    fill(a->here[0], rank, 1);
+    HD_TRY(device_copy_now(comm, a->there[1], a->here[0], BYTES));
     if (is_sender) {
-        a.sim.hold(a.stream);
-        CHECK(pthread_create(&later, NULL, release_later, &a) == 0);
+        a->sim.hold(a->stream);
+        CHECK(pthread_create(&later, NULL, release_later, a) == 0);
     }
-    st = is_sender ? device_copy(comm, a.there[0], a.there[1], BYTES, a.stream) : HEDDLE_OK;
+    st = is_sender ? device_copy(comm, a->there[0], a->there[1], BYTES, a->stream) : HEDDLE_OK;
     st = st != HEDDLE_OK ? st
-                         : heddle_comm_sendrecv(comm, a.there[0], BYTES, is_sender ? 1 : -1, a.there[1], BYTES,
-                                                is_sender ? -1 : 0, a.stream);
+                         : heddle_comm_sendrecv(comm, a->there[0], BYTES, is_sender ? 1 : -1, a->there[1], BYTES,
+                                                is_sender ? -1 : 0, a->stream);
     if (is_sender) {
         pthread_join(later, NULL);
     }
     HD_TRY(st);
-    HD_TRY(device_copy_now(comm, a.here[1], a.there[1], BYTES));
-    st = came(a.here[1], 0, 1);
+    HD_TRY(device_copy_now(comm, a->here[1], a->there[1], BYTES));
+    st = came(a->here[1], 0, 1);
 out:
-    tear_down(&a);
     return st;
 }
 
-static heddle_status pipes(heddle_comm *comm, void *arg)
+static heddle_status pipes(arrays *a)
 {
     heddle_status st;
-    arrays a;
+    heddle_comm *comm = a->comm;
     heddle_pipeline *pipeline = NULL;
     heddle_mesh mesh;
     const int rank = heddle_comm_rank(comm);
-    (void)arg;
-    HD_TRY(set_up(&a, comm));
     HD_TRY(heddle_mesh_parse(&mesh, "[pp=2]"));
     HD_TRY(heddle_pipeline_create(&pipeline, comm, &mesh, 0));
-    fill(a.here[0], rank, 3);
-    HD_TRY(device_copy_now(comm, a.there[0], a.here[0], BYTES));
+    fill(a->here[0], rank, 3);
+    HD_TRY(device_copy_now(comm, a->there[0], a->here[0], BYTES));
     if (rank == 0) {
-        HD_TRY(heddle_pipeline_send_next(pipeline, a.there[0], BYTES, a.stream));
-        HD_TRY(heddle_pipeline_recv_next(pipeline, a.there[1], BYTES, a.stream));
+        HD_TRY(heddle_pipeline_send_next(pipeline, a->there[0], BYTES, a->stream));
+        HD_TRY(heddle_pipeline_recv_next(pipeline, a->there[1], BYTES, a->stream));
     } else {
-        HD_TRY(heddle_pipeline_recv_prev(pipeline, a.there[1], BYTES, a.stream));
-        HD_TRY(heddle_pipeline_send_prev(pipeline, a.there[0], BYTES, a.stream));
+        HD_TRY(heddle_pipeline_recv_prev(pipeline, a->there[1], BYTES, a->stream));
+        HD_TRY(heddle_pipeline_send_prev(pipeline, a->there[0], BYTES, a->stream));
     }
-    HD_TRY(device_copy_now(comm, a.here[1], a.there[1], BYTES));
-    HD_TRY(came(a.here[1], N - 1 - rank, 3));
+    HD_TRY(device_copy_now(comm, a->here[1], a->there[1], BYTES));
+    HD_TRY(came(a->here[1], N - 1 - rank, 3));
     st = heddle_comm_barrier(comm);
 out:
     heddle_pipeline_destroy(pipeline);
-    tear_down(&a);
     return st;
 }
 
 /* Of a device's data on one rank and the host's on the other, too. */
-static heddle_status sums(heddle_comm *comm, void *arg)
+static heddle_status sums(arrays *a)
 {
     heddle_status st;
-    arrays a;
+    heddle_comm *comm = a->comm;
     const int rank = heddle_comm_rank(comm);
-    double *const host = (double *)(void *)a.here[0], *const got = (double *)(void *)a.here[1];
-    (void)arg;
-    HD_TRY(set_up(&a, comm));
+    double *const host = (double *)(void *)a->here[0], *const got = (double *)(void *)a->here[1];
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < WORDS / 2; i++) {
             host[i] = (rank + 1) * (i + 0.1 * round);
         }
-        HD_TRY(device_copy_now(comm, a.there[0], host, BYTES));
-        double *data = round + rank == 2 ? host : (double *)(void *)a.there[0];
+        HD_TRY(device_copy_now(comm, a->there[0], host, BYTES));
+        double *data = round + rank == 2 ? host : (double *)(void *)a->there[0];
         HD_TRY(heddle_comm_allreduce_sum(comm, data, WORDS / 2, HEDDLE_F64));
         HD_TRY(data == host ? HEDDLE_OK : device_copy_now(comm, got, data, BYTES));
         for (int i = 0; i < WORDS / 2; i++) {
@@ -169,64 +158,69 @@ static heddle_status sums(heddle_comm *comm, void *arg)
     }
     st = heddle_comm_barrier(comm);
 out:
-    tear_down(&a);
     return st;
 }
 
 /* --- what goes wrong ---------------------------------------------------------------------------------------------- */
 
 /* A stream that is being captured, and other sizes: both stay usable. */
-static heddle_status refuses(heddle_comm *comm, void *arg)
+static heddle_status refuses(arrays *a)
 {
     heddle_status st;
-    arrays a;
+    heddle_comm *comm = a->comm;
     void *graph = NULL;
     const int rank = heddle_comm_rank(comm), peer = N - 1 - rank;
-    (void)arg;
-    HD_TRY(set_up(&a, comm));
-    HD_TRY(a.sim.capture(a.stream, 1));
-    CHECK(heddle_comm_sendrecv(comm, a.there[0], BYTES, peer, a.there[1], BYTES, peer, a.stream) == HEDDLE_ERR_ARG);
+    HD_TRY(a->sim.capture(a->stream, 1));
+    CHECK(heddle_comm_sendrecv(comm, a->there[0], BYTES, peer, a->there[1], BYTES, peer, a->stream) == HEDDLE_ERR_ARG);
     CHECK(says("its stream is being captured, and sendrecv blocks"));
-    HD_TRY(a.sim.record(a.stream, &graph));
-    a.sim.graph_free(graph);
-    CHECK(heddle_comm_sendrecv(comm, a.there[0], BYTES - 8 * (size_t)rank, peer, a.there[1], BYTES, peer, a.stream) ==
-          HEDDLE_ERR_MISMATCH);
+    HD_TRY(a->sim.record(a->stream, &graph));
+    a->sim.graph_free(graph);
+    CHECK(heddle_comm_sendrecv(comm, a->there[0], BYTES - 8 * (size_t)rank, peer, a->there[1], BYTES, peer,
+                               a->stream) == HEDDLE_ERR_MISMATCH);
     st = heddle_comm_barrier(comm);
 out:
-    tear_down(&a);
     return st;
 }
 
 /* Rank 0's stream does not come: it says so, and rank 1 is told. */
-static heddle_status is_late(heddle_comm *comm, void *arg)
+static heddle_status is_late(arrays *a)
 {
     heddle_status st;
-    arrays a;
+    heddle_comm *comm = a->comm;
     const int rank = heddle_comm_rank(comm), peer = N - 1 - rank;
-    (void)arg;
-    HD_TRY(set_up(&a, comm));
     HD_TRY(heddle_comm_barrier(comm));
     if (rank == 0) {
-        a.sim.hold(a.stream);
+        a->sim.hold(a->stream);
     }
     usleep(rank == 0 ? 0 : 150000); /* its patience ends later */
-    st = heddle_comm_sendrecv(comm, a.there[0], BYTES, peer, a.there[1], BYTES, peer, a.stream);
-    a.sim.release();
+    st = heddle_comm_sendrecv(comm, a->there[0], BYTES, peer, a->there[1], BYTES, peer, a->stream);
+    a->sim.release();
     CHECK(st == (rank == 0 ? HEDDLE_ERR_TIMEOUT : HEDDLE_ERR_PEER));
     CHECK(says("did not come to the copies of a sendrecv before the deadline; sendrecv of 20000 bytes"));
     st = HEDDLE_OK;
 out:
+    return st;
+}
+
+typedef heddle_status (*body)(arrays *a);
+
+/* arg: the body. */
+static heddle_status with_arrays(heddle_comm *comm, void *arg)
+{
+    arrays a;
+    heddle_status st = set_up(&a, comm);
+    st = st == HEDDLE_OK ? (*(body *)arg)(&a) : st;
     tear_down(&a);
     return st;
 }
 
-static void on_wires(heddle_rank_main fn, int64_t deadline_ms)
+static void on_wires(body does, int64_t deadline_ms)
 {
     static const heddle_wire wires[] = {HEDDLE_WIRE_PEER, HEDDLE_WIRE_NCCL, HEDDLE_WIRE_HOST};
     heddle_comm_options options = by_nccl(deadline_ms);
     for (int i = 0; i < 3; i++) {
         options.wire = wires[i];
-        HD_OK(heddle_run_ranks_with(N, "threads", &options, fn, NULL));
+        HD_OK(heddle_run_ranks_with(N, "threads", &options, with_arrays, &does));
     }
 }
 
@@ -234,7 +228,9 @@ HD_CASE(sent_and_received)
 {
     heddle_comm_options options = by_nccl(20000);
     options.wire = HEDDLE_WIRE_HOST;
-    HD_OK(heddle_run_ranks_with(N, "shm", &options, sends, NULL)); /* first, as no fork may come behind the others */
+    body does = sends;
+    HD_OK(heddle_run_ranks_with(N, "shm", &options, with_arrays,
+                                &does)); /* first, as no fork may come behind the others */
     on_wires(sends, 20000);
 }
 

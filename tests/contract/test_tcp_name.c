@@ -75,7 +75,7 @@ HD_CASE(ranks_meet_where_rank_0_is)
         }
         end_job(&j);
         for (int i = 0; i < 3; i++) {
-            ended(&j, i, HEDDLE_OK, 10, NULL);
+            ended(j.outcome, i, HEDDLE_OK, 10, NULL);
         }
     }
 }
@@ -92,7 +92,7 @@ HD_CASE(auto_takes_tcp_where_not_all_are_here)
     }
     end_job(&j);
     for (int i = 0; i < 4; i++) {
-        ended(&j, i, HEDDLE_OK, 10, NULL);
+        ended(j.outcome, i, HEDDLE_OK, 10, NULL);
         assert_non_null(strstr(j.outcome[i].describe, "auto chose tcp because the environment says RANK="));
     }
 }
@@ -158,8 +158,8 @@ HD_CASE(the_port_is_taken)
     assert_true(bind(fd, (const struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 1) == 0);
     start_rank(&j, 0, 2, SHORT_MS);
     assert_int_equal(waitpid(j.pid[0], NULL, 0), j.pid[0]);
-    ended(&j, 0, HEDDLE_ERR_TRANSPORT, 1, "rank 0 cannot listen at port", "Address already in use", "HEDDLE_PORT",
-          NULL);
+    ended(j.outcome, 0, HEDDLE_ERR_TRANSPORT, 1, "rank 0 cannot listen at port", "Address already in use",
+          "HEDDLE_PORT", NULL);
     close(fd);
 }
 
@@ -173,7 +173,7 @@ HD_CASE(a_rank_is_missing)
     start_rank(&j, 1, 4, LONG_MS);
     end_job(&j);
     for (int i = 0; i < 3; i++) {
-        ended(&j, i, HEDDLE_ERR_TIMEOUT, 4, "3 of 4 ranks came to rank 0 at port", "rank 2 did not", NULL);
+        ended(j.outcome, i, HEDDLE_ERR_TIMEOUT, 4, "3 of 4 ranks came to rank 0 at port", "rank 2 did not", NULL);
     }
 }
 
@@ -185,9 +185,9 @@ HD_CASE(a_rank_has_another_word)
     start(&j, "tcp", 1, SHORT_MS, NULL,
           "HEDDLE_KEY=0123456789abcdeF HEDDLE_RANK=1 HEDDLE_SIZE=2 MASTER_ADDR=127.0.0.1 HEDDLE_PORT=%d", j.port);
     end_job(&j);
-    ended(&j, 0, HEDDLE_ERR_TIMEOUT, 4, "1 of 2 ranks came", "rank 1 did not", "did not show that it knows HEDDLE_KEY",
-          NULL);
-    ended(&j, 1, HEDDLE_ERR_TIMEOUT, 4, "rank 1 of 2 did not get through to rank 0", NULL);
+    ended(j.outcome, 0, HEDDLE_ERR_TIMEOUT, 4, "1 of 2 ranks came", "rank 1 did not",
+          "did not show that it knows HEDDLE_KEY", NULL);
+    ended(j.outcome, 1, HEDDLE_ERR_TIMEOUT, 4, "rank 1 of 2 did not get through to rank 0", NULL);
 }
 
 HD_CASE(a_rank_says_another_size)
@@ -200,7 +200,7 @@ HD_CASE(a_rank_says_another_size)
         start_rank(&j, later ? 0 : 2, 3, LONG_MS);
         end_job(&j);
         for (int i = 0; i < 3; i++) {
-            ended(&j, i, HEDDLE_ERR_MISMATCH, 6, "a process came as rank 1 of 2, but rank 0 is one of 3", NULL);
+            ended(j.outcome, i, HEDDLE_ERR_MISMATCH, 6, "a process came as rank 1 of 2, but rank 0 is one of 3", NULL);
         }
     }
 }
@@ -215,7 +215,7 @@ HD_CASE(two_say_the_same_rank)
     start_rank(&j, 2, 3, LONG_MS); /* after the conflict */
     end_job(&j);
     for (int i = 0; i < 4; i++) {
-        ended(&j, i, HEDDLE_ERR_MISMATCH, 6, "two processes came as rank 1 of 3", NULL);
+        ended(j.outcome, i, HEDDLE_ERR_MISMATCH, 6, "two processes came as rank 1 of 3", NULL);
     }
 }
 
@@ -250,7 +250,7 @@ HD_CASE(strangers_change_nothing)
         close(fd[--n]);
     }
     for (int i = 0; i < 3; i++) {
-        ended(&j, i, HEDDLE_OK, 12, NULL);
+        ended(j.outcome, i, HEDDLE_OK, 12, NULL);
     }
 }
 
@@ -271,8 +271,8 @@ HD_CASE(a_rank_that_waits_is_killed)
     waits_there(&j, 1);
     kill(j.pid[1], SIGKILL);
     end_job(&j);
-    ended(&j, 0, HEDDLE_ERR_PEER, 6, "rank 1 came and left again; rank", "had not come yet", NULL);
-    ended(&j, 2, HEDDLE_ERR_PEER, 6, "rank 0 gave up while ranks met: rank 1 came and left again", NULL);
+    ended(j.outcome, 0, HEDDLE_ERR_PEER, 6, "rank 1 came and left again; rank", "had not come yet", NULL);
+    ended(j.outcome, 2, HEDDLE_ERR_PEER, 6, "rank 0 gave up while ranks met: rank 1 came and left again", NULL);
 }
 
 HD_CASE(rank_0_is_killed)
@@ -283,7 +283,7 @@ HD_CASE(rank_0_is_killed)
     waits_there(&j, 0);
     kill(j.pid[0], SIGKILL);
     end_job(&j);
-    ended(&j, 1, HEDDLE_ERR_PEER, 6, "rank 0 ended while rank 1 waited", NULL);
+    ended(j.outcome, 1, HEDDLE_ERR_PEER, 6, "rank 0 ended while rank 1 waited", NULL);
 }
 
 /* At any moment: the others end, by their deadline at the latest. */
