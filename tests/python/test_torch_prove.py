@@ -63,7 +63,9 @@ def test_a_found_plan_holds_and_says_what_it_sends():
     for ranks in (1, 2, 3, 4, 9):
         proof = ht.prove(model, plan, ranks=ranks, x=torch.randn(1, 9, 8, 3), word=torch.randn(1, WIDTH))
         assert proof and proof.ranks == ranks and proof.forward <= 1e-6, str(proof)
-        assert (proof.bytes_total == 0) == (ranks == 1)
+        assert (proof.bytes_total == 0) == (ranks == 1) and proof.gradients <= 1e-5, str(proof)
+    unasked = ht.prove(model, plan, gradients=False, x=torch.randn(1, 9, 8, 3), word=torch.randn(1, WIDTH))
+    assert unasked and unasked.gradients is None and "gradients not compared" in str(unasked)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items()) and model.training
     assert all(p.grad is None for p in model.parameters())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())

@@ -23,7 +23,7 @@ class Proof:
     holds: bool
     is_same_bits: bool = False  #: of the forward
     forward: float = 0.0  #: the largest difference, of the largest element
-    gradients: float = 0.0  #: likewise, of the worst argument or parameter
+    gradients: Optional[float] = None  #: likewise, of the worst argument or parameter; None: none were compared
     worst: str = ""  #: where the difference begins: a module's name; or whose gradient is worst
     why: str = ""  #: the sentence, where it does not hold
     error: Optional[Exception] = None  #: that the model raised on ranks
@@ -40,7 +40,8 @@ class Proof:
         if not self.holds:
             return f"{self.ranks} ranks: {self.why}"
         bits = "the same bits" if self.is_same_bits else f"within {self.forward:.1e}"
-        return (f"{self.ranks} ranks are as one: forward {bits}, gradients within {self.gradients:.1e}, "
+        gradients = "not compared" if self.gradients is None else f"within {self.gradients:.1e}"
+        return (f"{self.ranks} ranks are as one: forward {bits}, gradients {gradients}, "
                 f"{self.bytes_total} bytes sent in a forward")
 
 
@@ -246,4 +247,4 @@ def _judged(ranks: int, one: Any, every: List[Any], compared: _Compared, model: 
                     worst, name = far, f"{side} '{key}'"
     holds = worst <= 10 * within
     why = "" if holds else f"the gradient of {name} is another, by {worst:.1e} of its largest element"
-    return Proof(ranks, holds, bits, forward, worst, "" if holds else name, why, moves=moves)
+    return Proof(ranks, holds, bits, forward, worst if dx or dw else None, "" if holds else name, why, moves=moves)
