@@ -163,13 +163,20 @@ out:
 
 /* --- what goes wrong ---------------------------------------------------------------------------------------------- */
 
-/* A stream that is being captured, and other sizes: both stay usable. */
+/* A stream that is being captured, memory of the peer's device, and other sizes: both stay usable. */
 static heddle_status refuses(arrays *a)
 {
+    static void *place[N]; /* of the ranks, which are threads */
     heddle_status st;
     heddle_comm *comm = a->comm;
     void *graph = NULL;
     const int rank = heddle_comm_rank(comm), peer = N - 1 - rank;
+    place[rank] = a->there[0];
+    HD_TRY(heddle_comm_barrier(comm));
+    CHECK(heddle_comm_sendrecv(comm, place[peer], BYTES, peer, a->there[1], BYTES, peer, a->stream) == HEDDLE_ERR_ARG);
+    CHECK(says("sendrecv of memory of another device than"));
+    CHECK(heddle_comm_allreduce_sum(comm, place[peer], WORDS / 2, HEDDLE_F64) == HEDDLE_ERR_ARG);
+    CHECK(says("of memory of another device than"));
     HD_TRY(a->sim.capture(a->stream, 1));
     CHECK(heddle_comm_sendrecv(comm, a->there[0], BYTES, peer, a->there[1], BYTES, peer, a->stream) == HEDDLE_ERR_ARG);
     CHECK(says("its stream is being captured, and sendrecv blocks"));
