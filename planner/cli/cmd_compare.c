@@ -100,12 +100,14 @@ static heddle_status best_of_dims(plan_row *out, const cli_question *q, const ch
 static heddle_status fill_row(plan_row *out, const cli_question *q, const char *name)
 {
     plan_row even = {0};
+    cli_question roomy = *q; /* its weights are split: what it holds is asked afterwards */
+    roomy.options.memory_bytes = 0;
     if (strcmp(name, "best") == 0) {
         return cli_row_of(out, q, &q->options, name);
     }
-    if (strcmp(name, "megatron-sp") == 0) {
-        const heddle_status st = best_of_dims(&even, q, "ulysses");
-        return st == HEDDLE_OK ? cli_row_of_megatron(out, q, &even) : st;
+    if (strncmp(name, "megatron-", 9) == 0) {
+        const heddle_status st = best_of_dims(&even, &roomy, "ulysses");
+        return st == HEDDLE_OK ? cli_row_of_megatron(out, q, &even, strcmp(name, "megatron-tp") == 0) : st;
     }
     return best_of_dims(out, q, name);
 }
@@ -129,7 +131,10 @@ static const char *method_of(const char *word)
                                            {"lasp-2", "lasp2"},
                                            {"scan", "scan"},
                                            {"megatron-sp", "megatron-sp"},
-                                           {"megatron", "megatron-sp"}};
+                                           {"megatron", "megatron-sp"},
+                                           {"megatron-tp", "megatron-tp"},
+                                           {"tensor-parallel", "megatron-tp"},
+                                           {"tp", "megatron-tp"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(word, names[i][0]) == 0) {
             return names[i][1];
@@ -143,7 +148,7 @@ static int add_method(comparison *c, const char *word)
     const char *name = method_of(word);
     if (name == NULL) {
         return cli_usage_error("--methods: '%s' is none of best, dsp, ulysses, ring, usp, rsa, gather-kv, lasp, lasp2, "
-                               "scan, megatron-sp",
+                               "scan, megatron-sp, megatron-tp",
                                word);
     }
     return cli_report(fill_row(&c->row[c->rows++], &c->q, name));
@@ -365,12 +370,12 @@ const cli_action cli_compare = {
                 "  heddle compare hunyuanvideo -n 16 --machine 2x8xh100-nvlink+ib400 --baseline ulysses\n"
                 "\n"
                 "A row for every method, each on the mesh of -n that suits it, or for every mesh.\n",
-    .notes =
-        "dsp: attention has its fibres whole, layouts switch between the stages (where an attention mixes all dims\n"
-        "that is Ulysses). ulysses, ring, usp, rsa, gather-kv; lasp, lasp2, scan for linear attention: the method\n"
-        "wherever one dim is attended, which stays sharded, the better one of several. megatron-sp: all-gathers\n"
-        "and reduce-scatters around attention and MLP; its memory is not modelled. best: what heddle plan takes.\n"
-        "sent max: bytes that the busiest rank sends in a pass; mean: all ranks together / ranks.\n"
-        "exit codes: 0 done, 2 bad input, 3 no row has a plan\n",
+    .notes = "dsp: attention has its fibres whole, layouts switch between the stages (where an attention mixes\n"
+             "all dims that is Ulysses). ulysses, ring, usp, rsa, gather-kv; lasp, lasp2, scan for linear\n"
+             "attention: the method wherever one dim is attended, which stays sharded, the better one of\n"
+             "several. megatron-sp, megatron-tp: weights of attention and MLP are split; all-gathers and\n"
+             "reduce-scatters around each, or rows everywhere and all-reduces. best: what heddle plan takes.\n"
+             "sent max: bytes that the busiest rank sends in a pass; mean: all ranks together / ranks.\n"
+             "exit codes: 0 done, 2 bad input, 3 no row has a plan\n",
     .run = run,
 };

@@ -20,9 +20,10 @@ typedef struct plan_row {
 /* Of the plan by these options, with its name; HEDDLE_OK also where the row says why there is none: infeasible, or too
  * much for the search. */
 heddle_status cli_row_of(plan_row *out, const cli_question *q, const heddle_plan_options *options, const char *name);
-/* Megatron-SP gathers the rows before every attention and every MLP, whose weights and work are split evenly over the
- * ranks, and reduce-scatters behind it: 4 such exchanges a layer. `even`: a row whose work is split evenly. */
-heddle_status cli_row_of_megatron(plan_row *out, const cli_question *q, const plan_row *even);
+/* Megatron's tensor parallelism: weights and work of every attention and every MLP are split evenly over the ranks.
+ * SP gathers the rows before each and reduce-scatters behind it; TP (is_tp) holds all rows everywhere, and all-reduces
+ * behind each. `even`: a row whose work is split evenly. */
+heddle_status cli_row_of_megatron(plan_row *out, const cli_question *q, const plan_row *even, int is_tp);
 /* `text` as a CSV cell. */
 void cli_print_cell(const char *text);
 

@@ -73,7 +73,7 @@ const cli_option cli_options[] = {
      "what would happen if this stage ran so in every repetition, several with ';'; 't.attn#3=...': in repetition 3"},
     {"top", "N", CLI_EXPLAIN, NUMBER, AT(top), "3", "so many alternatives of every stage", 0, 100},
     {"methods", "LIST", CLI_COMPARE, TEXT, AT(listed), "best,dsp,ulysses,ring,usp",
-     "rows: best, dsp, ulysses, ring, usp, rsa, gather-kv, lasp, lasp2, scan, megatron-sp"},
+     "rows: best, dsp, ulysses, ring, usp, rsa, gather-kv, lasp, lasp2, scan, megatron-sp, megatron-tp"},
     {"meshes", "MESH,MESH", CLI_COMPARE, TEXT, AT(meshes), NULL,
      "rows: the best plan on each of these meshes instead, 'sp=16,cfg=2 sp=8'"},
     {"baseline", "ROW", CLI_COMPARE, TEXT, AT(baseline), NULL, "the row that the last column compares with"},

@@ -87,7 +87,9 @@ says "no linear attention" 0 "lasp         no plan: the model has no linear" com
 says "unknown method" 2 "is none of best, dsp" compare hunyuanvideo -n 16 $two --methods best,magic
 says "baseline" 2 "is no row" compare hunyuanvideo -n 16 $two --baseline rsa
 says "meshes" 0 "cfg=2 sp=8" compare hunyuanvideo $two --size b=2 --meshes 'sp=16,cfg=2 sp=8'
-says "no price" 0 "megatron-sp  no plan: its all-gather has no price" compare pangu-like -n 8 --machine 8xl20-pcie --methods best,megatron-sp
+says "windows" 0 "megatron-tp  [node=2 gpu=4]" compare pangu-like -n 8 --machine 8xl20-pcie --methods best,megatron-tp
+says "split weights fit" 0 "megatron-sp" compare cogvideox-5b -n 8 $two --methods best,megatron-sp --memory 4G
+says "they do not" 3 "bytes; 1073741824 are allowed" compare cogvideox-5b -n 8 $two --methods megatron-tp --memory 1G
 says "fewer ranks" 0 "fewer ranks take less time than: 7 (6) 9 (8) 10 (8) 11 (8)" sweep stdit3-xl2 -n 1..16 $two
 says "sweep" 0 "knee: " sweep hunyuanvideo -n 1..8 $two
 says "sweep of extents" 0 "t=30" sweep stdit3-xl2 --size t=15..30:15 --mesh sp=2 $two

@@ -133,6 +133,9 @@ def counts():
     rows = ask("compare", "gpt-like", "--size", "s=2097152", "--layers", 1, "--mesh", "sp=64", "--machine", far,
                "--methods", "megatron-sp")["rows"]  # fmt: skip
     exact("A-6", "Megatron-SP, likewise: MiB", 32256, rows[0]["bytes_per_rank_max"] / MIB)
+    blog = attention("b=1 s=65536 h=64 d=32", "sp=64", "ulysses", far)["bytes_per_rank_max"]
+    exact("A-7", "Ulysses, 64K, C=2048, N=64: sent, and what stays, over 4 C S / N", 1,
+          blog * 64 / 63 / (2 * 4 * 2048 * 1024))  # fmt: skip
     latte = "plan", "latte-xl2", "--mesh", "sp=8", "--objective", "bytes", "--epilogue", "any"
     free, held = ask(*latte), ask(*latte, "--force", "t.attn=t@sp/ulysses")
     exchanges = free["schedule"]["switches"] * held["bytes_total"] / free["bytes_total"]
@@ -140,6 +143,26 @@ def counts():
     exact("A-8", "and with switches: two a layer, less the last", 27, free["schedule"]["switches"])
     axial = ask("plan", "axial-3d", "--mesh", "sp=8", "--objective", "bytes", "--epilogue", "any")
     exact("A-10", "axial T, H, W, 28 layers: switches", 41, axial["schedule"]["switches"])
+
+
+def evoformer():
+    """A block of FastFold, from the moves that it makes; and with triangle products that are summed into the layout
+    that is wanted next."""
+
+    def mib(*lines):
+        said = [ask("volume", f"bf16[{line}") for line in lines]
+        assert all(len({sum(rank) for rank in move["bytes"]}) == 1 for move in said)
+        return sum(move["bytes_per_rank_max"] for move in said) / MIB
+
+    msa, pair = "s=128 r=256 c=256] on [n=8]: ", "i=256 j=256 c=128] on [n=8]: "
+    turns = [msa + "s@n -> r@n", msa + "r@n -> s@n", *[pair + "i@n -> j@n", pair + "j@n -> i@n"] * 2]
+    gathers = ["s=128 r=256 c=32] on [n=8]: s@n -> *", *[pair + "i@n -> *"] * 2]
+    biases = [f"i=256 j=256 h={heads}] on [n=8]: i@n -> *" for heads in (8, 4, 4)]
+    exact("A-3", "Evoformer, N=8, as FastFold runs it: MiB of 6 switches, 6 gathers", 42,
+          mib(*turns, *gathers, *biases))  # fmt: skip
+    sums = [gathers[0], pair + "sum@n -> i@n", pair + "sum@n -> i@n"]
+    exact("A-3", "with two gathers as sums into the next layout: MiB, 3 switches less", 36.75,
+          mib(*turns[:3], *sums, *biases))  # fmt: skip
 
 
 def least_blocks():
@@ -175,18 +198,63 @@ def fit(published, simulated, points):
 
 
 def memory():
-    bert, p100 = file("bert.yaml", BERT), file("p100.yaml", P100)
+    large_text = BERT.replace("768", "1024").replace("heads: 12", "heads: 16").replace("repeat: 12", "repeat: 24")
+    bert, large, p100 = file("bert.yaml", BERT), file("large.yaml", large_text), file("p100.yaml", P100)
+    cap = 16 * 1024 * MIB / 1e6
+
+    def on(model, ranks, batch, length):
+        return [model, "--size", f"b={batch},s={length}", "--mesh", f"sp={ranks}", "--machine", p100, "--training"]
 
     def held(ranks, batch, length):
-        return ask("memory", bert, "--size", f"b={batch},s={length}", "--mesh", f"sp={ranks}", "--machine", p100,
-                   "--training", "--force", "attn=s@sp/rsa")["memory_bytes_per_rank"] / 1e6  # fmt: skip
+        return ask("memory", *on(bert, ranks, batch, length), "--force", "attn=s@sp/rsa")["memory_bytes_per_rank"] / 1e6
+
+    def scores(model, ranks, batch, length):
+        """Published attention writes its scores down, and keeps them for the way back; ours does by RSA alone."""
+        layers, heads = (24, 16) if model == large else (12, 12)
+        return layers * heads * batch * length * length * 4 / ranks / 1e6
+
+    def tensor(model, ranks, batch, length):
+        row = ask("compare", *on(model, ranks, batch, length), "--methods", "megatron-tp")["rows"][0]
+        return row["memory_bytes_per_rank"] / 1e6 + scores(model, ranks, batch, length)
+
+    def shared(model, ranks, batch, length):
+        """Every activation is shared evenly, as RSA's are. Our RSA keeps q, k and v a second time."""
+        even = ask("memory", *on(model, ranks, batch, length), "--force", "attn=b@sp;mlp=b@sp")
+        return even["memory_bytes_per_rank"] / 1e6 + scores(model, ranks, batch, length)
+
+    def most(kind, model, ranks):
+        a, b = (kind(model, ranks, batch, 512) for batch in (64, 128))
+        return 64 * (1 + (cap - a) / (b - a))
 
     grown = [held(n, 64 * n, 512) for n in (2, 4, 8)]
     row("C-1", "RSA, batch 64 N, N=2..8: largest memory over smallest", 8490.75 / 8478.76, max(grown) / min(grown),
         0.99, 1.01)  # fmt: skip
+    published = [9520.47, 12232.52]
+    said = fit(published, [tensor(bert, n, 64 * n, 512) for n in (2, 4, 8)], (0, 1))
+    order("C-2", "tensor parallelism, batch 64 N (fit at N=2, 4), N=4, a P100, N=8, which ran out: MB",
+          [said[1], cap, said[2]])  # fmt: skip
     published = [4670.64, 6601.88, 10536.38]
     said = fit(published, [held(n, 64, 256 * n) for n in (2, 4, 8)], (0, 1))
     row("C-3", "RSA, length 256 N (fit at N=2, 4): MB at N=8", published[2], said[2], 0.98, 1.02)
+    published = [4993.43, 8175.93, 14862.09]
+    split = [tensor(bert, n, 64, 256 * n) for n in (2, 4, 8)]
+    row("C-4", "tensor parallelism, length 256 N (fit at N=2, 4): MB at N=8", published[2],
+        fit(published, split, (0, 1))[2], 0.97, 1.03)  # fmt: skip
+    for n, parallel in zip((2, 4, 8), split):
+        order("C-4", f"length 256 N, N={n}: RSA's even shares, then tensor parallelism, MB",
+              [shared(bert, n, 64, 256 * n), parallel])  # fmt: skip
+    for name, model, ranks, other, published in (
+        ("BERT Base, RSA on 64 over tensor parallelism on 12", bert, 64, (tensor, 12), 13.7),
+        ("BERT Large, RSA on 16 over tensor parallelism on 16", large, 16, (tensor, 16), 2.7),
+        ("BERT Large, RSA on 64 over tensor parallelism on 16", large, 64, (tensor, 16), 10.2),
+    ):
+        ratio = most(shared, model, ranks) / most(other[0], model, other[1])
+        row("C-5", f"{name}: largest batches", published, ratio, 0.6, 1.2)
+    sparse = file("sparse.yaml", BERT.replace("kind: attention", "kind: linear-attention"))
+    longest = [ask("memory", *on(model, 32, 4, 32768), "--longest", "s", "--method", f"attn={method}")["longest"]
+               for model, method in ((bert, "rsa"), (sparse, "lasp2"))]  # fmt: skip
+    order("C-6", "32 P100, batch 4: most tokens by RSA, by RSA with Linformer (published), with linear attention",
+          [longest[0]["extent"], 114e3, longest[1]["extent"]])  # fmt: skip
 
 
 def videos():
@@ -235,7 +303,7 @@ def language():
         (8, 64, 2048, 21626 / 22331),
     ):
         problem = [bert, "--size", f"b={batch},s={length}", "--mesh", f"sp={n}", "--machine", p100, "--training"]
-        tensor = ask("compare", *problem, "--methods", "megatron-sp")["rows"][0]["time_s"]
+        tensor = ask("compare", *problem, "--methods", "megatron-tp")["rows"][0]["time_s"]
         rsa = ask("simulate", *problem, "--force", "attn=s@sp/rsa")
         # The published ring computes and exchanges in turn, so nothing is hidden, and sums gradients of keys and values
         # by all-reduce, which moves 8 where ours moves 6.
@@ -305,7 +373,7 @@ def is_told(line, text):
     return False
 
 
-for part in (counts, least_blocks, memory, videos, language, network, directions):
+for part in (counts, evoformer, least_blocks, memory, videos, language, network, directions):
     part()
 LINES, WRONG = table()
 if "--table" in sys.argv:

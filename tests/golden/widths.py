@@ -21,7 +21,7 @@ PLANS = [
 ]
 PROBLEM = "b=2 s=118800 h=24 d=128"
 WAYS = [["plan"], ["explain"], ["memory"], ["simulate"], ["volume"],
-        ["compare", "--methods", "best,dsp,ulysses,ring,usp,rsa,gather-kv,lasp,lasp2,scan,megatron-sp"],
+        ["compare", "--methods", "best,dsp,ulysses,ring,usp,rsa,gather-kv,lasp,lasp2,scan,megatron-sp,megatron-tp"],
         ["plan", "--objective", "bytes"], ["explain", "--why-not", "*"]]  # fmt: skip
 OTHERS = [
     ["sweep", "stdit3-xl2", "-n", "1..16", *TWO],
