@@ -33,7 +33,7 @@ static heddle_status part_alone(heddle_comm **out, heddle_comm *parent, const in
     }
     hd_comm_find_local(comm);
     snprintf(comm->describe, sizeof comm->describe, "%d of the ranks of: %.900s", size, parent->describe);
-    comm->ops = parent->ops == &hd_local_ops ? &hd_local_ops : &hd_part_ops;
+    comm->ops = parent->ops == &hd_local_ops ? &hd_local_ops : &hd_axis_ops;
     comm->messages = parent->messages;
     comm->calls = hd_comm_all_members(comm) ? &hd_hub_calls : &hd_envelope_calls;
     if (comm->calls == &hd_hub_calls) {
@@ -291,7 +291,7 @@ static heddle_status part_abort(heddle_comm *comm, const char *why)
     return comm->parent->ops->abort(comm->parent, why);
 }
 
-const hd_comm_ops hd_part_ops = {
+const hd_comm_ops hd_axis_ops = {
     .name = "part",
     .allgather = part_allgather,
     .sendrecv = part_sendrecv,

@@ -112,7 +112,7 @@ heddle_status hd_hub_arrays(heddle_comm *comm)
     HD_TRY(hd_alloc((void **)&comm->hub.of, n, sizeof(hd_hub_memory *), "a communicator"));
     comm->pair.half_bytes = HD_OUTBOX_BYTES;
     if (comm->group->team == NULL && comm->size > 1) {
-        HD_TRY(hd_group_alloc(comm->group, (void **)&comm->pair.stage, 2 * HD_OUTBOX_BYTES));
+        HD_TRY(hd_group_alloc(comm->group, (void **)&comm->pair.staging, 2 * HD_OUTBOX_BYTES));
     }
 out:
     return st;
@@ -251,7 +251,7 @@ void heddle_comm_destroy(heddle_comm *comm)
         hd_group_destroy(comm->group);
     } else {
         hd_group_keep(comm->group, comm->hub.block);
-        hd_group_release(comm->group, comm->pair.stage);
+        hd_group_release(comm->group, comm->pair.staging);
     }
     free_arrays(comm);
     hd_free(comm);

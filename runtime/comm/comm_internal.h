@@ -147,8 +147,8 @@ typedef struct hd_pairs {
     void (*destroy)(struct hd_pairs *pairs);
 } hd_pairs;
 typedef struct hd_pair_ground {
-    hd_link *link;        /* between all ranks; NULL: some are elsewhere, so the transport carries what is sent */
-    unsigned char *stage; /* two halves, for memory that peers cannot reach; NULL: they reach all */
+    hd_link *link;          /* between all ranks; NULL: some are elsewhere, so the transport carries what is sent */
+    unsigned char *staging; /* two halves, for memory that peers cannot reach; NULL: they reach all */
     size_t half_bytes;
     hd_pairs *pairs; /* of whoever sends, NULL at first; ends with the communicator */
 } hd_pair_ground;

@@ -180,7 +180,7 @@ static inline hd_interrupt hd_options_interrupt(const heddle_comm_options *optio
 }
 
 extern const hd_comm_ops hd_local_ops; /* all ranks in the group; ctx unused */
-extern const hd_comm_ops hd_part_ops;  /* axis group of a communicator without hub */
+extern const hd_comm_ops hd_axis_ops;  /* axis group of a communicator without hub */
 
 /* HEDDLE_ERR_PEER when a rank outside the group gave up; root: a communicator without parent. */
 heddle_status hd_comm_check_outside(heddle_comm *root);

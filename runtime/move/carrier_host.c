@@ -180,8 +180,8 @@ static void inform(hd_route_info *out, const hd_route *r)
 
 static void explain(hd_route_words *out, const hd_route *r)
 {
-    snprintf(out->why, sizeof out->why, "arrays of %s are staged in %s host memory (wire host); ", r->device->name,
-             of(r)->is_pinned ? "pinned" : "pageable");
+    snprintf(out->why, sizeof out->why, "arrays of %s are carried through %s host memory (wire host); ",
+             r->device->name, of(r)->is_pinned ? "pinned" : "pageable");
 }
 
 /* Waits for what is enqueued, until the deadline. Memory that copies may still read then, or of which the device does

@@ -6,8 +6,8 @@
 
 int64_t hd_transfer_reserve(hd_transfer *t, int64_t bytes)
 {
-    int64_t offset = t->stage_bytes;
-    t->stage_bytes = (offset + bytes + 4095) / 4096 * 4096;
+    int64_t offset = t->staging_bytes;
+    t->staging_bytes = (offset + bytes + 4095) / 4096 * 4096;
     return offset;
 }
 
@@ -179,8 +179,8 @@ void hd_transfer_destroy(hd_transfer *t)
     hd_mail_free(&t->mail);
     hd_mail_free(&t->spare);
     hd_private_free(&t->own);
-    if (t->stage != NULL) {
-        heddle_buffer_free(t->channel->comm, t->stage);
+    if (t->staging != NULL) {
+        heddle_buffer_free(t->channel->comm, t->staging);
     }
     HD_FREE_ALL(t->send.part, t->recv.part, t);
 }
@@ -195,8 +195,8 @@ static heddle_status build(hd_transfer *t)
         HD_TRY(hd_sums_build(t));
     }
     HD_TRY(hd_private_build(t));
-    if (t->stage_bytes > 0) {
-        HD_TRY(heddle_buffer_alloc((void **)&t->stage, t->channel->comm, (size_t)t->stage_bytes, t->space));
+    if (t->staging_bytes > 0) {
+        HD_TRY(heddle_buffer_alloc((void **)&t->staging, t->channel->comm, (size_t)t->staging_bytes, t->space));
     }
 out:
     return st;
@@ -282,7 +282,7 @@ void hd_transfer_get_info(hd_transfer_info *out, const hd_transfer *t)
     *out = (hd_transfer_info){.bytes_near = t->bytes_near,
                               .bytes_messages = t->bytes_messages,
                               .messages = t->messages,
-                              .workspace_bytes = t->stage_bytes + t->mail.stage_bytes,
+                              .workspace_bytes = t->staging_bytes + t->mail.staging_bytes,
                               .any_near = t->any_near,
                               .any_messages = t->any_mail || t->any_staged,
                               .any_mail = t->any_mail,

@@ -13,8 +13,8 @@ struct hd_nccl_phase {
     int64_t *send_at, *recv_at;               /* where a message lies */
     unsigned char *send_packed, *recv_packed; /* 1: in the staging */
     int *send_to;                             /* ranks of comm */
-    char *stage;
-    int64_t stage_bytes, bytes, packed_bytes;
+    char *staging;
+    int64_t staging_bytes, bytes, packed_bytes;
     hd_device_list clear, before, after;
     hd_device_sums sums; /* in the staging */
 };
@@ -47,7 +47,7 @@ static hd_copy stream_of(const making *m, const hd_part *part)
 
 static int64_t pack(making *m, hd_copy copy)
 {
-    int64_t bytes = hd_copy_bytes(&copy), at = hd_device_reserve(&m->n->stage_bytes, bytes);
+    int64_t bytes = hd_copy_bytes(&copy), at = hd_device_reserve(&m->n->staging_bytes, bytes);
     hd_copy_make_dense(&copy, HD_SIDE_DST, at);
     m->before[m->nbefore++] = hd_device_box_of(&copy, 0, 1);
     m->n->packed_bytes += bytes;
@@ -112,7 +112,7 @@ static void add_recvs(making *m)
         int64_t bytes = hd_copy_bytes(&copy);
         n->batch.recv[k] = (heddle_device_message){.bytes = bytes, .peer = hd_comm_rank_name(n->comm, part->peer)};
         n->recv_packed[k] = (unsigned char)packed;
-        n->recv_at[k] = m->part_at[i] = packed ? hd_device_reserve(&n->stage_bytes, bytes) : whole.offset_bytes;
+        n->recv_at[k] = m->part_at[i] = packed ? hd_device_reserve(&n->staging_bytes, bytes) : whole.offset_bytes;
         n->batch.nrecvs++;
         if (packed && !adds) {
             unpack(m, copy, n->recv_at[k]);
@@ -125,7 +125,7 @@ static void add_recvs(making *m)
 static heddle_status add_sums(making *m)
 {
     hd_nccl_phase *n = m->n;
-    heddle_status st = hd_device_sums_make(&n->sums, &m->spec->recv, m->part_at, n->elem_bytes, &n->stage_bytes);
+    heddle_status st = hd_device_sums_make(&n->sums, &m->spec->recv, m->part_at, n->elem_bytes, &n->staging_bytes);
     for (int i = 0; i < n->sums.nunpacks; i++) {
         m->after[m->nafter] = n->sums.unpack[i];
         m->after[m->nafter++].src_base = 1;
@@ -172,8 +172,8 @@ static heddle_status make(making *m)
     }
     HD_TRY(hd_device_list_make(&n->before, n->device, m->before, m->nbefore, deadline_ns));
     HD_TRY(hd_device_list_make(&n->after, n->device, m->after, m->nafter, deadline_ns));
-    if (n->stage_bytes > 0) {
-        st = n->device->library->alloc((void **)&n->stage, n->device->number, (size_t)n->stage_bytes);
+    if (n->staging_bytes > 0) {
+        st = n->device->library->alloc((void **)&n->staging, n->device->number, (size_t)n->staging_bytes);
     }
 out:
     return st;
@@ -209,7 +209,7 @@ void hd_nccl_phase_destroy(hd_nccl_phase *n)
     hd_device_list_free(&n->before);
     hd_device_list_free(&n->after);
     hd_device_sums_free(&n->sums);
-    hd_device_free(n->device, n->stage);
+    hd_device_free(n->device, n->staging);
     HD_FREE_ALL(n->batch.send, n->batch.recv, n->send_at, n->recv_at, n->send_packed, n->recv_packed, n->send_to, n);
 }
 
@@ -218,7 +218,7 @@ void hd_nccl_phase_inform(hd_nccl_info *info, const hd_nccl_phase *n)
     info->bytes += n->bytes;
     info->messages += n->batch.nsends;
     info->packed_bytes += n->packed_bytes;
-    info->memory_bytes += n->stage_bytes + n->clear.bytes + n->before.bytes + n->after.bytes;
+    info->memory_bytes += n->staging_bytes + n->clear.bytes + n->before.bytes + n->after.bytes;
 }
 
 /* --- executing ---------------------------------------------------------------------------------------------------- */
@@ -227,11 +227,11 @@ static heddle_status exchange(hd_nccl_phase *n, const void *src, void *dst, hedd
 {
     hd_nccl_batch *l = &n->batch;
     for (int i = 0; i < l->nsends; i++) {
-        const char *base = n->send_packed[i] ? n->stage : src;
+        const char *base = n->send_packed[i] ? n->staging : src;
         l->send[i].data = (void *)(uintptr_t)(base + n->send_at[i]);
     }
     for (int i = 0; i < l->nrecvs; i++) {
-        l->recv[i].data = (n->recv_packed[i] ? n->stage : (char *)dst) + n->recv_at[i];
+        l->recv[i].data = (n->recv_packed[i] ? n->staging : (char *)dst) + n->recv_at[i];
     }
     return l->nsends + l->nrecvs > 0 ? hd_comm_nccl_exchange(n->comm, l, stream, is_captured) : HEDDLE_OK;
 }
@@ -239,12 +239,12 @@ static heddle_status exchange(hd_nccl_phase *n, const void *src, void *dst, hedd
 static heddle_status run(hd_nccl_phase *n, const void *src, void *dst, heddle_stream stream, int is_captured)
 {
     heddle_status st = HEDDLE_OK;
-    const void *from[2] = {src, n->stage};
-    void *to[2] = {dst, n->stage};
+    const void *from[2] = {src, n->staging};
+    void *to[2] = {dst, n->staging};
     HD_TRY(hd_device_list_run(&n->clear, HD_DEVICE_CLEAR, from, to, stream));
     HD_TRY(hd_device_list_run(&n->before, HD_DEVICE_COPY, from, to, stream));
     HD_TRY(exchange(n, src, dst, stream, is_captured));
-    HD_TRY(hd_device_sums_run(&n->sums, n->device, n->stage, dst, n->dtype, stream));
+    HD_TRY(hd_device_sums_run(&n->sums, n->device, n->staging, dst, n->dtype, stream));
     st = hd_device_list_run(&n->after, HD_DEVICE_COPY, from, to, stream);
 out:
     return st;

@@ -1,7 +1,7 @@
 /* Send and receive at the same time, between any two ranks of one host: transfers that are made when the two first
  * meet, because nobody else takes part, and that are told what they carry from message to message.
  *
- * A message is one part where the peer can reach its memory. Other memory goes through the two halves of a stage in
+ * A message is one part where the peer can reach its memory. Other memory goes through two halves of staging in
  * turn; each has its channel, so that one part is packed while the other is read. Only the receiver can compare sizes:
  * READY says what is still to come. A message of the wrong size is taken in all the same, but nothing of it is copied,
  * and DONE says so: both sides learn of it.
@@ -115,7 +115,7 @@ static heddle_status meet(hd_oneway **out, heddle_comm *comm, int peer, int is_s
         f->peer = peer;
         f->is_send = is_send;
         f->ground = ground;
-        for (int half = 0; half < (ground->stage != NULL ? HALVES : 1); half++) {
+        for (int half = 0; half < (ground->staging != NULL ? HALVES : 1); half++) {
             HD_TRY(make_half(f, comm, half));
         }
         *known = f;
@@ -159,9 +159,9 @@ static heddle_status begin_send(hd_oneway *f)
     size_t bytes = next_bytes(f);
     const unsigned char *src = bytes > 0 ? f->src + f->begun : f->src;
     if (f->is_staged) {
-        unsigned char *stage = f->ground->stage + (size_t)half * f->ground->half_bytes;
-        memcpy(stage, src, bytes);
-        src = stage;
+        unsigned char *staging = f->ground->staging + (size_t)half * f->ground->half_bytes;
+        memcpy(staging, src, bytes);
+        src = staging;
     }
     t->src_bytes = bytes;
     t->named_src = NULL; /* its name was one for another number of bytes */

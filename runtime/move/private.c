@@ -98,8 +98,8 @@ out:
 
 void hd_private_pack(hd_transfer *t, const void *src, hd_reach reach)
 {
-    void *stage = t->stage;
-    const hd_bases bases = {.src = &src, .dst = &stage};
+    void *staging = t->staging;
+    const hd_bases bases = {.src = &src, .dst = &staging};
     if (reach == HD_REACH_STAGED) {
         hd_lanes_run(&t->own.pack, &bases);
     }
@@ -110,7 +110,7 @@ uint64_t hd_private_piece(const hd_transfer *t, int peer)
 {
     const hd_channel *c = t->channel;
     int64_t offset = t->own.piece_offset[peer];
-    return offset < 0 ? 0 : hd_link_name(c->link, t->stage + offset, 1);
+    return offset < 0 ? 0 : hd_link_name(c->link, t->staging + offset, 1);
 }
 
 int hd_private_all_direct(const hd_transfer *t)

@@ -152,7 +152,7 @@ void hd_sums_run(hd_transfer *t, void *array)
         char *dst = (char *)array + sum->dst_offset_bytes;
         int64_t index[HEDDLE_MAX_DIMS] = {0};
         for (int i = 0; i < sum->nterms; i++) {
-            const char *base = term[i].is_message ? t->mail.recv_stage : c->src_at[term[i].peer];
+            const char *base = term[i].is_message ? t->mail.recv_packed : c->src_at[term[i].peer];
             int staged = !term[i].is_message && c->reach_of[term[i].peer] == HD_REACH_STAGED;
             row[i] = base + (staged ? 0 : term[i].offset_bytes);
             c->moved[term[i].peer] += term[i].is_message ? 0 : sum->bytes;

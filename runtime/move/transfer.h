@@ -37,10 +37,10 @@ typedef struct hd_mail {
     int nmessages, nsends;
     heddle_message *message; /* sends first */
     int64_t *message_bytes;
-    int64_t *recv_offset; /* [recv.count] in recv_stage */
+    int64_t *recv_offset; /* [recv.count] in recv_packed */
     hd_exchange *exchange;
-    char *send_stage, *recv_stage; /* NULL: in place */
-    int64_t stage_bytes;
+    char *send_packed, *recv_packed; /* NULL: in place */
+    int64_t staging_bytes;
     hd_lanes pack, unpack;
 } hd_mail;
 
@@ -103,8 +103,8 @@ struct hd_transfer {
     hd_oneway *oneway; /* NULL: sizes are agreed on */
     uint64_t offer;    /* of a one-way: what READY says of it */
     int refuses;       /* of a one-way: the message that has come is of another size */
-    char *stage;       /* peers can reach it */
-    int64_t stage_bytes;
+    char *staging;     /* peers can reach it */
+    int64_t staging_bytes;
     int64_t bytes_near, bytes_messages, messages;
     /* names of the arrays of the last execution, for the next */
     const void *named_src;
@@ -216,7 +216,7 @@ heddle_status hd_private_move(hd_transfer *transfer, void *dst);
 void hd_private_free(hd_private *p);
 /* The order in which the bytes of a part travel, the same at both ends. */
 void hd_part_stream(hd_copy *copy, const hd_transfer *transfer);
-/* Reserves bytes of transfer->stage, before it is allocated, and returns their offset. */
+/* Reserves bytes of transfer->staging, before it is allocated, and returns their offset. */
 int64_t hd_transfer_reserve(hd_transfer *transfer, int64_t bytes);
 
 int64_t hd_channel_deadline(hd_channel *channel);
