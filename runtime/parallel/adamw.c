@@ -53,6 +53,7 @@ heddle_status heddle_adamw_create(heddle_adamw **out, heddle_bucket *bucket, con
     heddle_adamw_options_init(&taken);
     HD_TRY(hd_struct_take(&taken, options, HD_STRUCT(heddle_adamw_options, beta2)));
     HD_TRY(check_options(&taken));
+    HD_TRY(hd_device_host_only(bucket->options.space, bucket->options.device, "an optimiser"));
     HD_TRY(hd_alloc((void **)&adamw, 1, sizeof *adamw, "an optimiser"));
     adamw->bucket = bucket;
     adamw->options = taken;

@@ -6,7 +6,6 @@
  * numbers are added in the same order.
  */
 #include "runtime/base/hash.h"
-#include "runtime/device/device.h"
 #include "runtime/parallel/parallel_internal.h"
 
 #include <stdio.h>
@@ -131,6 +130,33 @@ static uint64_t hash_parts(const heddle_bucket *bucket)
     return hash;
 }
 
+/* A device has sums and copies; what is averaged is also divided. */
+static heddle_status check_space(heddle_bucket *bucket)
+{
+    heddle_status st;
+    const heddle_bucket_options *o = &bucket->options;
+    const int me = heddle_comm_rank(bucket->comm);
+    HD_TRY(hd_comm_need_space(bucket->comm, o->space, o->device, "a bucket"));
+    bucket->device = o->space == HEDDLE_SPACE_DEVICE ? hd_comm_device(bucket->comm) : NULL;
+    if (bucket->device != NULL && o->average_axes != 0) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "a bucket: axes 0x%x are averaged, memory of device %s is summed only",
+                       o->average_axes, bucket->device->name);
+    }
+    for (int i = 0; i < 2 * bucket->nparts; i++) {
+        const heddle_bucket_part *part = &bucket->part[i / 2];
+        hd_stray stray = HD_STRAY_NOT;
+        HD_TRY(hd_device_stray(&stray, hd_comm_device(bucket->comm), o->space, i % 2 == 0 ? part->param : part->grad));
+        if (stray != HD_STRAY_NOT && part->elems > 0) {
+            return hd_fail(
+                HEDDLE_ERR_ARG, "heddle_bucket_create: parts[%d].%s is memory of %s on rank %d, not of %s", i / 2,
+                i % 2 == 0 ? "param" : "grad", stray == HD_STRAY_HOST ? "the host" : "another device or space",
+                hd_comm_rank_name(bucket->comm, me), bucket->device != NULL ? bucket->device->name : "the host");
+        }
+    }
+out:
+    return st;
+}
+
 /* All ranks the same axes; ranks that are summed the same parts. */
 static heddle_status agree(heddle_bucket *bucket, const heddle_mesh *mesh, heddle_status mine)
 {
@@ -153,8 +179,7 @@ static heddle_status agree(heddle_bucket *bucket, const heddle_mesh *mesh, heddl
     hd_fields_add(&parts, "number of elements", "%lld", (long long)bucket->elems);
     hd_fields_add(&parts, "number of parts", "%d", bucket->nparts);
     hd_fields_add(&parts, "sizes and decays", "%016llx", (unsigned long long)hash_parts(bucket));
-    mine = hd_device_host_only(o->space, o->device, "a bucket");
-    HD_TRY(hd_comm_agree_on(bucket->comm, &parts, mine));
+    HD_TRY(hd_comm_agree_on(bucket->comm, &parts, check_space(bucket)));
 out:
     return st;
 }

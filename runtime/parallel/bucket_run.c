@@ -1,4 +1,5 @@
 /* A bucket at work: gradients out of their places, through the steps, and back. */
+#include "runtime/move/device_image.h"
 #include "runtime/parallel/parallel_internal.h"
 
 #include <string.h>
@@ -13,9 +14,38 @@ int64_t hd_bucket_own(const heddle_bucket *bucket, int index, int64_t first, int
     return to > from ? to - from : 0;
 }
 
-/* result: own block -> gradients */
-static void take_result(heddle_bucket *bucket, const float *result)
+/* Between parts and blocks. The others wait for what a device that fails does not bring: they are told. */
+static heddle_status copy(heddle_bucket *bucket, float *dst, const float *src, int64_t elems, heddle_stream stream)
 {
+    const hd_device *device = bucket->device;
+    const int64_t bytes = elems * (int64_t)sizeof(float);
+    heddle_status st = HEDDLE_OK;
+    if (bytes > 0 && device == NULL) {
+        memcpy(dst, src, (size_t)bytes);
+    } else if (bytes > 0) {
+        st = device->library->copy(dst, 0, src, 0, bytes, 1, device->number, stream);
+    }
+    return st == HEDDLE_OK ? st : hd_comm_abort_with(bucket->comm, st);
+}
+
+/* Every rank's parts: gradients to the flat array, or parameters from it. */
+static heddle_status copy_all(heddle_bucket *bucket, int to_flat, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    float *flat = bucket->flat;
+    for (int i = 0; i < bucket->nparts; i++) {
+        const heddle_bucket_part *part = &bucket->part[i];
+        HD_TRY(copy(bucket, to_flat ? flat : part->param, to_flat ? part->grad : flat, part->elems, stream));
+        flat += part->elems;
+    }
+out:
+    return st;
+}
+
+/* result: own block -> gradients */
+static heddle_status take_result(heddle_bucket *bucket, const float *result, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
     int64_t first = 0;
     for (int i = 0; i < bucket->nparts; i++) {
         int64_t lo, at, n = hd_bucket_own(bucket, i, first, &lo, &at);
@@ -23,31 +53,25 @@ static void take_result(heddle_bucket *bucket, const float *result)
         if (n > 0 && bucket->divisor != 1) {
             bucket->kernels->divide(grad + lo, result + at, bucket->divisor, n);
         } else if (n > 0) {
-            memcpy(grad + lo, result + at, (size_t)n * sizeof *grad);
+            HD_TRY(copy(bucket, grad + lo, result + at, n, stream));
         }
         first += bucket->part[i].elems;
     }
+out:
+    return st;
 }
 
 heddle_status heddle_bucket_reduce(heddle_bucket *bucket, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
-    if (bucket == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_bucket_reduce: bucket is NULL");
-    }
+    HD_TRY(HD_NEED(bucket));
     if (bucket->nsteps > 0) {
-        float *to = bucket->flat;
-        for (int i = 0; i < bucket->nparts; i++) {
-            if (bucket->part[i].elems > 0) {
-                memcpy(to, bucket->part[i].grad, (size_t)bucket->part[i].elems * sizeof(float));
-            }
-            to += bucket->part[i].elems;
-        }
+        HD_TRY(copy_all(bucket, 1, stream));
         for (int i = 0; i < bucket->nsteps; i++) {
             const hd_bucket_step *step = &bucket->step[i];
             HD_TRY(heddle_reshard_execute(step->reshard, step->src, step->dst, stream));
         }
-        take_result(bucket, bucket->step[bucket->nsteps - 1].dst);
+        HD_TRY(take_result(bucket, bucket->step[bucket->nsteps - 1].dst, stream));
     }
     bucket->reduces++;
 out:
@@ -57,45 +81,45 @@ out:
 heddle_status heddle_bucket_gather(heddle_bucket *bucket, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
-    if (bucket == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_bucket_gather: bucket is NULL");
-    }
+    HD_TRY(HD_NEED(bucket));
     if (bucket->gather != NULL) {
         int64_t first = 0, lo, at;
         for (int i = 0; i < bucket->nparts; i++) {
             int64_t n = hd_bucket_own(bucket, i, first, &lo, &at);
-            if (n > 0) {
-                memcpy(bucket->block[0] + at, bucket->part[i].param + lo, (size_t)n * sizeof(float));
-            }
+            HD_TRY(copy(bucket, bucket->block[0] + at, bucket->part[i].param + lo, n, stream));
             first += bucket->part[i].elems;
         }
         HD_TRY(heddle_reshard_execute(bucket->gather, bucket->block[0], bucket->flat, stream));
-        const float *from = bucket->flat;
-        for (int i = 0; i < bucket->nparts; i++) {
-            if (bucket->part[i].elems > 0) {
-                memcpy(bucket->part[i].param, from, (size_t)bucket->part[i].elems * sizeof(float));
-            }
-            from += bucket->part[i].elems;
-        }
+        HD_TRY(copy_all(bucket, 0, stream));
     }
     bucket->gathers++;
 out:
     return st;
 }
 
+/* Of gradients that lie on a device, an image of them. */
+static heddle_status add_squares(hd_squares *squares, heddle_bucket *bucket, const float *grad, int64_t elems,
+                                 heddle_stream stream)
+{
+    heddle_status st;
+    hd_image image;
+    HD_TRY(hd_image_open(&image, bucket->comm, grad, (size_t)elems * sizeof *grad, 1, stream, "the norm of a bucket"));
+    bucket->kernels->add_squares(squares, image.host, elems);
+out:
+    hd_image_close(&image);
+    return st;
+}
+
 heddle_status heddle_bucket_norm(double *out, heddle_bucket *bucket, heddle_stream stream)
 {
-    (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     hd_squares squares = {{0}};
-    if (out == NULL || bucket == NULL) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_bucket_norm: %s is NULL", out == NULL ? "out" : "bucket");
-    }
+    HD_TRY(HD_NEED(out, bucket));
     int64_t first = 0;
     for (int i = 0; i < bucket->nparts; i++) {
         int64_t lo, at, n = hd_bucket_own(bucket, i, first, &lo, &at);
         if (n > 0) {
-            bucket->kernels->add_squares(&squares, bucket->part[i].grad + lo, n);
+            HD_TRY(add_squares(&squares, bucket, bucket->part[i].grad + lo, n, stream));
         }
         first += bucket->part[i].elems;
     }
@@ -107,12 +131,29 @@ out:
     return st;
 }
 
+/* A device gets a few zeros of the host's, and then copies what it has: as much again each time. */
+static void zero(const hd_device *device, float *data, int64_t elems, heddle_stream stream)
+{
+    static const float zeros[1024];
+    int64_t done = 0, most = (int64_t)(sizeof zeros / sizeof zeros[0]);
+    heddle_status st = HEDDLE_OK;
+    while (done < elems && st == HEDDLE_OK) {
+        int64_t n = done == 0 ? most : done;
+        n = n < elems - done ? n : elems - done;
+        st = device->library->copy(data + done, 0, done == 0 ? zeros : data, 0, n * (int64_t)sizeof *data, 1,
+                                   device->number, stream);
+        done += n;
+    }
+}
+
 void heddle_bucket_zero(heddle_bucket *bucket, heddle_stream stream)
 {
-    (void)stream; /* host memory: done on return */
     for (int i = 0; bucket != NULL && i < bucket->nparts; i++) {
-        if (bucket->part[i].elems > 0) {
-            memset(bucket->part[i].grad, 0, (size_t)bucket->part[i].elems * sizeof(float));
+        const heddle_bucket_part *part = &bucket->part[i];
+        if (part->elems > 0 && bucket->device != NULL) {
+            zero(bucket->device, part->grad, part->elems, stream);
+        } else if (part->elems > 0) {
+            memset(part->grad, 0, (size_t)part->elems * sizeof(float));
         }
     }
 }

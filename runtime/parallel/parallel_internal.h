@@ -36,6 +36,7 @@ typedef struct hd_bucket_step {
 struct heddle_bucket {
     const hd_kernels *kernels;
     heddle_comm *comm;
+    const hd_device *device; /* of parts and blocks; NULL: they are the host's */
     heddle_comm *group;      /* ranks that are summed */
     heddle_comm *norm_group; /* shard axis and norm axes; NULL: the own block is all there is */
     heddle_mesh mesh;        /* of the group */

@@ -37,7 +37,7 @@ allowed() {
     runtime/attention) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/method runtime/attention kernels | runtime/comm/face" ;;
     runtime/block) echo "runtime/base runtime/layout runtime/block kernels | =runtime/comm runtime/comm/face runtime/attention" ;;
     runtime/session) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/session | runtime/comm/face runtime/schedule" ;;
-    runtime/parallel) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/reshard runtime/block runtime/parallel kernels | runtime/comm/face runtime/move" ;;
+    runtime/parallel) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/block runtime/parallel kernels | runtime/comm/face" ;;
     runtime/model) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/model | runtime/comm/face runtime/schedule runtime/session runtime/block" ;;
     runtime/document) echo "runtime/base runtime/document" ;;
     runtime/method) echo "runtime/base runtime/layout runtime/method" ;;

@@ -29,7 +29,8 @@ typedef struct heddle_adamw_options {
 
 HEDDLE_API void heddle_adamw_options_init(heddle_adamw_options *options);
 /* Borrows the bucket; not collective. options may be NULL. HEDDLE_ERR_ARG: NULL, options out of range (betas in [0, 1),
- * epsilon more than 0, the others not negative) or without their _init function. HEDDLE_ERR_NOMEM. */
+ * epsilon more than 0, the others not negative) or without their _init function. HEDDLE_ERR_UNSUPPORTED: the bucket
+ * lies on a device. HEDDLE_ERR_NOMEM. */
 HEDDLE_CHECKED heddle_status heddle_adamw_create(heddle_adamw **out, heddle_bucket *bucket,
                                                  const heddle_adamw_options *options);
 HEDDLE_API void heddle_adamw_destroy(heddle_adamw *adamw); /* NULL is legal; before its bucket */

@@ -10,8 +10,8 @@
  *
  * The sum is in rank order: every rank gets the same bits.
  *
- * Threads: a bucket may be used by one thread at a time. Parts are host memory: the stream of a call is ignored
- * (heddle/space.h), it returns when it is done.
+ * Threads: a bucket may be used by one thread at a time. Parts lie in host memory or on the communicator's device,
+ * where calls are in the order of their stream (heddle/space.h) and sums are all that is made: nothing is averaged.
  */
 #ifndef HEDDLE_BUCKET_H
 #define HEDDLE_BUCKET_H
@@ -41,18 +41,18 @@ typedef struct heddle_bucket_options {
     int64_t deadline_ms;   /* 0: the communicator's */
     unsigned norm_axes;    /* bit a: ranks along mesh axis a hold other parameters of the same model (pipeline stages,
                               blocks of a tensor axis): heddle_bucket_norm covers theirs too. None of the axes above */
-    heddle_space space;    /* of the arrays; host memory; HEDDLE_ERR_UNSUPPORTED otherwise */
+    heddle_space space;    /* of the arrays; a device's only without average_axes */
     int device;            /* of that space, this rank's own; 0 on the host */
 } heddle_bucket_options;
 
 HEDDLE_API void heddle_bucket_options_init(heddle_bucket_options *options);
 
-/* Collective over comm, whose size is the mesh's. Copies the list, borrows comm and the memory of the parts (any memory
- * of the process; no two parts may overlap). options may be NULL: nothing is summed. Ranks along axes in neither set
+/* Collective over comm, whose size is the mesh's. Copies the list, borrows comm and the memory of the parts (any of
+ * that space; no two parts may overlap). options may be NULL: nothing is summed. Ranks along axes in neither set
  * keep gradients of their own and may have other parts.
  *   HEDDLE_ERR_ARG          NULL, numbers out of range, another number of ranks than the mesh has, an axis the mesh has
- *                           not or in more than one set, a shard axis in neither
- *   HEDDLE_ERR_UNSUPPORTED  space is not host memory
+ *                           not or in more than one set, a shard axis in neither, parts of another space or device
+ *   HEDDLE_ERR_UNSUPPORTED  memory of a device: comm has none, or axes are averaged
  *   HEDDLE_ERR_MISMATCH     on every rank: other options, or other parts (number, elements, decay) on ranks that are
  *                           summed; names both ranks
  *   HEDDLE_ERR_NOMEM        names the bytes
@@ -70,7 +70,8 @@ HEDDLE_CHECKED heddle_status heddle_bucket_reduce(heddle_bucket *bucket, heddle_
 HEDDLE_CHECKED heddle_status heddle_bucket_gather(heddle_bucket *bucket, heddle_stream stream);
 /* Square root of the sum of squares of the reduced gradients, over the norm axes too: summed without rounding, so the
  * same bits on every rank and with or without a shard axis. Collective over the shard and norm axes. NaN and infinity
- * give NaN and infinity. Errors as for heddle_comm_allreduce_sum. */
+ * give NaN and infinity. Of a device's gradients the call waits for the stream, and copies them to the host.
+ * HEDDLE_ERR_ARG: the stream is being captured. Errors as for heddle_comm_allreduce_sum. */
 HEDDLE_CHECKED heddle_status heddle_bucket_norm(double *out, heddle_bucket *bucket, heddle_stream stream);
 HEDDLE_API void heddle_bucket_zero(heddle_bucket *bucket, heddle_stream stream); /* gradients to 0; NULL is legal */
 
