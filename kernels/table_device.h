@@ -22,6 +22,8 @@
 #include "kernels/device_attention.h"
 #include "kernels/device_rows.h"
 
+#include <heddle/sys/device_products.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -141,6 +143,10 @@ typedef struct hd_device_kernels {
 
     int (*attention)(const hd_device_attention *of, void *stream);
     int (*attention_back)(const hd_device_attention_back *back, void *stream);
+
+    /* --- linear layers (heddle/sys/device_products.h), in tiles of one size; no workspace */
+
+    int (*product)(const heddle_product *of, const heddle_product_call *call, void *stream);
 } hd_device_kernels;
 
 /* Compiled by nvcc into the device library, or for the emulator of the tests. */

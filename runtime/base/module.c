@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <heddle/sys/device_messages.h>
+#include <heddle/sys/device_products.h>
 #include <heddle/sys/transport.h>
 #include <limits.h>
 #include <stdio.h>
@@ -80,7 +81,8 @@ static const char *other_kind(const hd_module *module)
         const char *symbol, *kind;
     } known[] = {{HEDDLE_TRANSPORT_OPEN, "a transport (heddle_comm_open)"},
                  {HEDDLE_DEVICE_LIBRARY, "a library of devices (heddle_comm_attach_device)"},
-                 {HEDDLE_DEVICE_MESSAGES_LIBRARY, "a library of messages between devices (HEDDLE_WIRE_NCCL)"}};
+                 {HEDDLE_DEVICE_MESSAGES_LIBRARY, "a library of messages between devices (HEDDLE_WIRE_NCCL)"},
+                 {HEDDLE_DEVICE_PRODUCTS_LIBRARY, "a library of products on devices"}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (dlsym(module->handle, known[i].symbol) != NULL) {
             return known[i].kind;

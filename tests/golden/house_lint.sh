@@ -31,7 +31,7 @@ allowed() {
     runtime/comm/face) echo "runtime/base runtime/layout runtime/device runtime/comm" ;;
     runtime/device/cuda) echo "runtime/device/cuda kernels" ;; # a library of its own, linked to nothing else of heddle
     runtime/device/nccl) echo "runtime/device/cuda/context.h" ;; # likewise
-    runtime/device) echo "runtime/base =runtime/device" ;;
+    runtime/device) echo "runtime/base =runtime/device kernels" ;; # the launchers of a device
     runtime/move) echo "runtime/base =runtime/device =runtime/comm runtime/move kernels | runtime/comm/face" ;;
     runtime/reshard) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard kernels | runtime/comm/face" ;;
     runtime/attention) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/method runtime/attention kernels | runtime/comm/face" ;;
