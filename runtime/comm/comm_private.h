@@ -207,7 +207,7 @@ typedef struct hd_wire {
      * collective. */
     heddle_status (*check)(const heddle_comm *comm, const hd_device *device, const hd_device_place *place);
     /* Collective: what it stands on, which ends with the communicator. */
-    heddle_status (*open)(heddle_comm *comm, const hd_device *device);
+    heddle_status (*open)(heddle_comm *comm, hd_device *device);
     /* Has anybody given up? Never waits. */
     heddle_status (*look)(heddle_comm *comm);
     int devices_wait; /* for one another: no thread of the host could end that */
@@ -221,8 +221,11 @@ void hd_comm_close_nccl(heddle_comm *comm); /* of the wire nccl */
 /* Collective. *place: of every rank, the caller's to free. */
 heddle_status hd_comm_gather_places(hd_device_place **place, hd_sharers *sharers, heddle_comm *comm,
                                     const hd_device *device);
-/* Collective: can every rank map the device memory of all others? */
-heddle_status hd_comm_try_maps(heddle_comm *comm, const hd_device *device);
+/* In this process, where addresses are the same. Not by pids, which two containers may have in common. */
+int hd_comm_is_here(const heddle_comm *comm, int rank);
+/* Collective: can every rank map the device memory of all others, and do its kernels' stores arrive there? Otherwise
+ * the sentence says where they do not. The device is left where they did not end. */
+heddle_status hd_comm_prove_stores(heddle_comm *comm, hd_device *device);
 /* Collective: heddle_comm_lend_peers; mine: how this rank's check of its arguments went. */
 heddle_status hd_comm_lend_peers(heddle_comm *comm, void *const *at, size_t bytes, heddle_status mine);
 /* Lets go of other processes' device memory, and waits for a moment until they have let go of this one's. */

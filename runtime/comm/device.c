@@ -52,7 +52,7 @@ static heddle_status check_host(const heddle_comm *comm, const hd_device *device
     return HEDDLE_OK;
 }
 
-static heddle_status open_host(heddle_comm *comm, const hd_device *device)
+static heddle_status open_host(heddle_comm *comm, hd_device *device)
 {
     (void)comm;
     (void)device;
@@ -111,7 +111,7 @@ out:
 }
 
 /* Collective, with the same outcome on every rank: *goes, or why not. Errors: of the communicator. */
-static heddle_status try_wire(heddle_status *goes, char *why_not, heddle_comm *comm, const hd_device *device,
+static heddle_status try_wire(heddle_status *goes, char *why_not, heddle_comm *comm, hd_device *device,
                               const hd_device_place *place, int i)
 {
     heddle_status st = HEDDLE_OK;
@@ -133,8 +133,8 @@ out:
 
 /* Collective. The wire that was asked for, or of AUTO the first one that all ranks can take part in. why: also what
  * keeps the ranks from those before it. */
-static heddle_status choose_wire(heddle_wire *out, char *why, size_t why_bytes, heddle_comm *comm,
-                                 const hd_device *device, const hd_device_place *place, heddle_wire asked)
+static heddle_status choose_wire(heddle_wire *out, char *why, size_t why_bytes, heddle_comm *comm, hd_device *device,
+                                 const hd_device_place *place, heddle_wire asked)
 {
     heddle_status st = HEDDLE_OK;
     size_t at = 0;

@@ -10,8 +10,7 @@ struct hd_mapping {
     char *memory;         /* here */
 };
 
-/* In this process, where addresses are the same. Not by pids, which two containers may have in common. */
-static int is_here(const heddle_comm *comm, int rank)
+int hd_comm_is_here(const heddle_comm *comm, int rank)
 {
     hd_control *const *control = comm->group->control;
     const int index = comm->member[rank];
@@ -31,7 +30,7 @@ static hd_mapping *find(const heddle_comm *root, int root_rank, uint64_t address
 
 void *hd_comm_of_peer(const heddle_comm *comm, int rank, uint64_t memory)
 {
-    if (is_here(comm, rank)) {
+    if (hd_comm_is_here(comm, rank)) {
         return (void *)(uintptr_t)memory;
     }
     const hd_mapping *m = find(comm->root, hd_comm_root_rank(comm, rank), memory);
@@ -58,7 +57,7 @@ static uint64_t place_of(const hd_device_buffer *b, int rank, uintptr_t address,
 uint64_t hd_comm_at_peer(const heddle_comm *comm, int rank, const void *memory, int64_t bytes)
 {
     const uintptr_t address = (uintptr_t)memory;
-    if (is_here(comm, rank)) {
+    if (hd_comm_is_here(comm, rank)) {
         return address;
     }
     const hd_device *device = hd_comm_device(comm);
@@ -89,7 +88,7 @@ static int is_new(const meeting *m, const hd_device_buffer *b)
 {
     int missing = 0;
     for (int r = 0; r < m->comm->size && !b->is_own; r++) {
-        missing |= !is_here(m->comm, r) && (b->at == NULL || b->at[hd_comm_root_rank(m->comm, r)] == 0);
+        missing |= !hd_comm_is_here(m->comm, r) && (b->at == NULL || b->at[hd_comm_root_rank(m->comm, r)] == 0);
     }
     return missing;
 }
@@ -156,7 +155,7 @@ static heddle_status map_all(const meeting *m)
     heddle_status st = HEDDLE_OK;
     atomic_store(&m->comm->group->control[m->comm->group->me]->maps, 1);
     for (int r = 0; r < m->comm->size; r++) {
-        for (int i = 0; i < m->most && !is_here(m->comm, r); i++) {
+        for (int i = 0; i < m->most && !hd_comm_is_here(m->comm, r); i++) {
             const int at = r * m->most + i;
             HD_TRY(m->all[at].bytes > 0 ? map_one(&m->answer[at], m, r, &m->all[at]) : HEDDLE_OK);
         }
@@ -175,7 +174,7 @@ static void note(const meeting *m)
             continue;
         }
         for (int r = 0; r < m->comm->size; r++) {
-            if (!is_here(m->comm, r)) {
+            if (!hd_comm_is_here(m->comm, r)) {
                 b->at[hd_comm_root_rank(m->comm, r)] = m->answers[r * m->comm->size * m->most + own_at + i];
             }
         }
@@ -279,42 +278,7 @@ out:
     return st;
 }
 
-/* --- before and after --------------------------------------------------------------------------------------------- */
-
-/* The devices may not see one another from these processes, or the processes share too little of a host: that shows
- * when one tries. */
-static heddle_status try_others(const heddle_comm *comm, const hd_device *device, const heddle_device_name *all)
-{
-    heddle_status st = HEDDLE_OK;
-    for (int r = 0; r < comm->size; r++) {
-        void *memory = NULL;
-        if (!is_here(comm, r)) {
-            HD_TRY(device->library->map(&memory, &all[r], device->number));
-            device->library->unmap(memory, device->number);
-        }
-    }
-out:
-    return st;
-}
-
-heddle_status hd_comm_try_maps(heddle_comm *comm, const hd_device *device)
-{
-    heddle_status st = HEDDLE_OK;
-    void *memory = NULL;
-    heddle_device_name own, *all = NULL;
-    if (hd_comm_shares_address_space(comm)) {
-        return HEDDLE_OK;
-    }
-    st = hd_alloc((void **)&all, (size_t)comm->size, sizeof *all, "shared memory");
-    st = st == HEDDLE_OK ? device->library->alloc(&memory, device->number, sizeof own) : st;
-    HD_TRY(hd_comm_agree(comm, st == HEDDLE_OK ? device->library->share(&own, memory, device->number) : st));
-    HD_TRY(hd_comm_gather(comm, HD_CALL_ALLGATHER, &own, all, sizeof own));
-    HD_TRY(hd_comm_agree(comm, try_others(comm, device, all))); /* nobody has it mapped behind that */
-out:
-    device->library->free(memory, device->number);
-    hd_free(all);
-    return st;
-}
+/* --- after --------------------------------------------------------------------------------------------- */
 
 void hd_comm_close_maps(heddle_comm *comm)
 {

@@ -178,7 +178,7 @@ out:
     return st;
 }
 
-static heddle_status open_nccl(heddle_comm *comm, const hd_device *device)
+static heddle_status open_nccl(heddle_comm *comm, hd_device *device)
 {
     heddle_status st = HEDDLE_OK;
     hd_comm_nccl *nccl = NULL;

@@ -85,7 +85,7 @@ static heddle_status check(const heddle_comm *comm, const hd_device *device, con
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "%d of %d ranks share device %s, which runs %d blocks at a time",
                        comm->sharers.all, comm->size, device->name, blocks);
     }
-    for (int r = 0; r < comm->size; r++) { /* of other processes: hd_comm_try_maps */
+    for (int r = 0; r < comm->size; r++) { /* of other processes: hd_comm_prove_stores */
         const int is_here = hd_process_is(&place[r].process, &place[comm->rank].process);
         HD_TRY(is_here ? device->library->reach(device->number, place[r].number) : HEDDLE_OK);
     }
@@ -93,10 +93,10 @@ out:
     return st;
 }
 
-static heddle_status open_peer(heddle_comm *comm, const hd_device *device)
+static heddle_status open_peer(heddle_comm *comm, hd_device *device)
 {
     heddle_status st = hd_comm_agree(comm, hd_watch_start(&comm->watch, comm->group, device));
-    st = st == HEDDLE_OK ? hd_comm_try_maps(comm, device) : st;
+    st = st == HEDDLE_OK ? hd_comm_prove_stores(comm, device) : st;
     if (st != HEDDLE_OK) {
         hd_watch_stop(comm->watch);
         comm->watch = NULL;

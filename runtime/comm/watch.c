@@ -115,10 +115,12 @@ void hd_watch_stop(hd_watch *watch)
         pthread_join(watch->thread, NULL);
     }
     hd_group_free_lives(watch->life, watch->group);
-    if (watch->is_pinned && is_own) {
+    if (watch->is_pinned && is_own && !watch->device->is_left) { /* else it would wait for what does not end */
         watch->device->library->unpin(watch->word, watch->device->number);
     }
-    hd_free(watch->word);
+    if (!watch->device->is_left) {
+        hd_free(watch->word);
+    }
     hd_free(watch);
 }
 

@@ -16,7 +16,8 @@
  * HEDDLE_CUDASIM_MEMORY (MiB of each device, default 4096), HEDDLE_CUDASIM_FAIL (N or N:ERROR, as hd_sim_fail_at),
  * HEDDLE_CUDASIM_CONNECTIONS (1: as many as CUDA_DEVICE_MAX_CONNECTIONS says, 8 where it does not),
  * HEDDLE_CUDASIM_ALLOC_WAITS (1: who allocates, pins or frees waits until all devices have done what they were given to
- * do, and threads that would enqueue more wait for that one: the most that CUDA's guide allows it).
+ * do, and threads that would enqueue more wait for that one: the most that CUDA's guide allows it),
+ * HEDDLE_CUDASIM_LOSES (a device's number: HD_SIM_LINK_LOSES from the beginning).
  */
 #ifndef HD_CUDASIM_H
 #define HD_CUDASIM_H
@@ -44,6 +45,10 @@ HD_SIM_EXPORT void hd_sim_context_destroy(void *context);
 HD_SIM_EXPORT void hd_sim_set_host_offset(int64_t bytes);
 /* From now on memory of devices is as that of cudaMallocAsync: peers do not reach it, as it says when asked. */
 HD_SIM_EXPORT void hd_sim_set_pooled(int is_pooled);
+/* What becomes from now on of what kernels of a device store in memory of other devices and of other processes: it
+ * arrives, is lost, or does not end until the link is another one again. */
+typedef enum hd_sim_link { HD_SIM_LINK_WORKS, HD_SIM_LINK_LOSES, HD_SIM_LINK_STALLS } hd_sim_link;
+HD_SIM_EXPORT void hd_sim_set_link(int device, hd_sim_link link);
 /* Kernels that ran. */
 HD_SIM_EXPORT int64_t hd_sim_kernels(void);
 /* Processors of every device from now on (132), with room for two blocks of any kernel each. Blocks run all the same.

@@ -56,6 +56,9 @@ static void begin(void)
         hd_sim_fail_at(n, colon != NULL ? atoi(colon + 1) : cudaErrorUnknown);
     }
     hd_sim_memory_begin();
+    if (number("HEDDLE_CUDASIM_LOSES", -1) >= 0) {
+        hd_sim_set_link((int)number("HEDDLE_CUDASIM_LOSES", 0), HD_SIM_LINK_LOSES);
+    }
 }
 
 cudaError_t hd_sim_begin(void)

@@ -20,6 +20,8 @@ void hd_sim_nap(void);
 void *hd_sim_shared(const char *file, int line, uint64_t bytes);
 /* The view of `bytes` at an address of a kernel; ends the program when the kernel may not touch them. */
 void *hd_sim_at(const void *address, uint64_t bytes);
+/* The same, for a store; NULL: it is lost (hd_sim_set_link). */
+void *hd_sim_to(const void *address, uint64_t bytes);
 void hd_sim_launch(const char *name, hd_sim_body body, unsigned blocks, unsigned threads, cudaStream_t stream,
                    const void *args, uint64_t bytes);
 /* With so many bytes of memory for each block besides what its kernel names, which hd_sim_dynamic_shared gives. */
@@ -96,7 +98,10 @@ HD_DEV void hd_sim_set_fenced(int is_fenced)
     HD_DEV void hd_store_##bytes(void *at, type value)                                                                 \
     {                                                                                                                  \
         hd_sim_set_fenced(0);                                                                                          \
-        *(type *)hd_sim_at(at, bytes) = value;                                                                         \
+        type *to = (type *)hd_sim_to(at, bytes);                                                                       \
+        if (to != NULL) {                                                                                              \
+            *to = value;                                                                                               \
+        }                                                                                                              \
     }
 
 HD_SIM_ACCESS(16, hd_v16)
@@ -122,15 +127,19 @@ HD_DEV void hd_fence_system(void)
 
 HD_DEV void hd_store_release_system(uint64_t *at, uint64_t value)
 {
-    __atomic_store_n((uint64_t *)hd_sim_at(at, 8), value, __ATOMIC_RELEASE);
+    uint64_t *to = (uint64_t *)hd_sim_to(at, 8);
+    if (to != NULL) {
+        __atomic_store_n(to, value, __ATOMIC_RELEASE);
+    }
 }
 
 HD_DEV void hd_store_relaxed_system(uint64_t *at, uint64_t value)
 {
-    if (__atomic_load_n(&hd_sim_is_fenced, __ATOMIC_RELAXED)) {
-        __atomic_store_n((uint64_t *)hd_sim_at(at, 8), value, __ATOMIC_RELEASE);
-    } else {
-        __atomic_store_n((uint64_t *)hd_sim_at(at, 8), value, __ATOMIC_RELAXED);
+    uint64_t *to = (uint64_t *)hd_sim_to(at, 8);
+    if (to != NULL && __atomic_load_n(&hd_sim_is_fenced, __ATOMIC_RELAXED)) {
+        __atomic_store_n(to, value, __ATOMIC_RELEASE);
+    } else if (to != NULL) {
+        __atomic_store_n(to, value, __ATOMIC_RELAXED);
     }
 }
 

@@ -264,6 +264,36 @@ void *hd_sim_at(const void *address, uint64_t bytes)
     return last.view + (at - last.base);
 }
 
+static _Atomic int links[HD_SIM_MAX_DEVICES];
+
+void hd_sim_set_link(int device, hd_sim_link link)
+{
+    atomic_store(&links[device], link);
+}
+
+static int is_of_another(const void *address, int device)
+{
+    hd_sim_lock();
+    const hd_sim_area *a = hd_sim_find(address);
+    const int is = a != NULL && (a->kind == HD_SIM_IMPORTED || (a->kind == HD_SIM_DEVICE && a->device != device));
+    hd_sim_unlock();
+    return is;
+}
+
+void *hd_sim_to(const void *address, uint64_t bytes)
+{
+    void *view = hd_sim_at(address, bytes);
+    const int device = hd_sim_running_device();
+    if (atomic_load_explicit(&links[device], memory_order_relaxed) == HD_SIM_LINK_WORKS ||
+        !is_of_another(address, device)) {
+        return view;
+    }
+    while (atomic_load(&links[device]) == HD_SIM_LINK_STALLS) {
+        hd_sim_nap();
+    }
+    return atomic_load(&links[device]) == HD_SIM_LINK_WORKS ? view : NULL;
+}
+
 void *hd_sim_view(const void *device_memory, uint64_t bytes)
 {
     void *view = NULL;

@@ -173,6 +173,7 @@ struct CUevent_st {
     char edge;
 };
 
+int hd_sim_running_device(void); /* of the kernel that runs on this thread */
 /* With the lock; the stream that a handle means, NULL: none. */
 cudaStream_t hd_sim_stream(cudaStream_t handle);
 int hd_sim_is_capturing(cudaStream_t handle); /* without the lock */

@@ -52,9 +52,17 @@ static void run_and_free(cudaStream_t stream, hd_sim_op *op)
     hd_sim_changed();
 }
 
+static _Thread_local int running_device;
+
+int hd_sim_running_device(void)
+{
+    return running_device;
+}
+
 static void *stream_main(void *argument)
 {
     cudaStream_t stream = argument;
+    running_device = stream->device;
     hd_sim_lock();
     for (;;) {
         hd_sim_op *op = stream->first;

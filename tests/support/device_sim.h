@@ -29,6 +29,7 @@ typedef struct device_sim {
     int (*contexts)(int device);            /* of this process */
     void (*set_host_offset)(int64_t bytes); /* of registered memory on a device */
     void (*set_pooled)(int is_pooled);      /* memory that is given out from now on */
+    void (*set_link)(int device, int link); /* 0 works, 1 loses, 2 stalls: hd_sim_set_link */
     /* CUDA's own */
     int (*priority)(void *stream, int *priority);
     int (*set_device)(int device);
@@ -47,13 +48,31 @@ __attribute__((constructor)) static inline void device_sim_here(void)
 /* After something was attached. Functions are copied: a pointer to data is none to a function. */
 static inline heddle_status device_sim_get(device_sim *out)
 {
-    static const char *const names[] = {
-        "device_sim_stream_create", "device_sim_stream_destroy", "device_sim_capture",    "device_sim_record",
-        "device_sim_replay",        "device_sim_graph_free",     "device_sim_hold",       "device_sim_release",
-        "hd_sim_fail_at",           "hd_sim_device_bytes",       "hd_sim_calls",          "hd_sim_set_processors",
-        "hd_sim_most_blocks",       "hd_sim_set_serial",         "hd_sim_unloaded",       "hd_sim_contexts",
-        "hd_sim_set_host_offset",   "hd_sim_set_pooled",         "cudaStreamGetPriority", "cudaSetDevice",
-        "cuCtxGetCurrent",          "cuCtxSetCurrent",           "hd_sim_context_create", "hd_sim_context_destroy"};
+    static const char *const names[] = {"device_sim_stream_create",
+                                        "device_sim_stream_destroy",
+                                        "device_sim_capture",
+                                        "device_sim_record",
+                                        "device_sim_replay",
+                                        "device_sim_graph_free",
+                                        "device_sim_hold",
+                                        "device_sim_release",
+                                        "hd_sim_fail_at",
+                                        "hd_sim_device_bytes",
+                                        "hd_sim_calls",
+                                        "hd_sim_set_processors",
+                                        "hd_sim_most_blocks",
+                                        "hd_sim_set_serial",
+                                        "hd_sim_unloaded",
+                                        "hd_sim_contexts",
+                                        "hd_sim_set_host_offset",
+                                        "hd_sim_set_pooled",
+                                        "hd_sim_set_link",
+                                        "cudaStreamGetPriority",
+                                        "cudaSetDevice",
+                                        "cuCtxGetCurrent",
+                                        "cuCtxSetCurrent",
+                                        "hd_sim_context_create",
+                                        "hd_sim_context_destroy"};
     out->handle = dlopen(HEDDLE_DEVICE_SIM "/libheddle_cuda.so", RTLD_NOW | RTLD_NOLOAD);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         void *found = out->handle != NULL ? dlsym(out->handle, names[i]) : NULL;

@@ -95,6 +95,9 @@ typedef struct heddle_device {
     /* *is_reached: memory of `device` is among what `reach` is about. Not what a pool gave out, say, which is reached
      * by those whom its owner lets. */
     heddle_status (*ask_reached)(int *is_reached, const void *memory, int device);
+    /* Kernels of `device` store there what lies on `device`, as those of wires do where a copy might go another way: a
+     * multiple of 16 bytes, in stream order. It may wait for what the device does. */
+    heddle_status (*store)(void *dst, const void *src, size_t bytes, int device, heddle_stream stream);
     /* Memory of `alloc`, for other processes. All three are NULL in a library whose memory stays in its process. */
     heddle_status (*share)(heddle_device_name *out, void *memory, int device);
     /* Where kernels of `device` find what another process has shared, until unmap; once for each name and

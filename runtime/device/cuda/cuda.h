@@ -74,6 +74,7 @@ heddle_status hd_cuda_blocks(int *blocks, int device);
 heddle_status hd_cuda_identify(char *out, size_t bytes, int device);
 heddle_status hd_cuda_reach(int device, int peer);
 heddle_status hd_cuda_ask_reached(int *is_reached, const void *memory, int device);
+heddle_status hd_cuda_store(void *dst, const void *src, size_t bytes, int device, heddle_stream stream);
 
 heddle_status hd_cuda_share(heddle_device_name *out, void *memory, int device);
 heddle_status hd_cuda_map(void **out, const heddle_device_name *name, int device);

@@ -2,6 +2,8 @@
 #include "runtime/device/cuda/cuda.h"
 #ifdef HD_CUDA_KERNELS
 #include "kernels/table_device.h"
+
+#include <stdatomic.h>
 #endif
 
 static cudaError_t create_first(cudaStream_t *stream)
@@ -32,6 +34,31 @@ heddle_status hd_cuda_blocks(int *blocks, int device)
 {
     heddle_status st = HEDDLE_OK;
     HD_CUDA_ON(device, hd_cuda_status((cudaError_t)hd_kernels_cuda.resident(blocks), device, "cudaOccupancy"));
+    return st;
+}
+
+/* Once on each device: what loads kernels asks for every one of them. */
+static heddle_status load_once(int device)
+{
+    static _Atomic uint64_t loaded;
+    const uint64_t bit = (uint64_t)1 << device % 64;
+    heddle_status st = HEDDLE_OK;
+    if ((atomic_load(&loaded) & bit) == 0 || device >= 64) {
+        HD_CUDA_ON(device, hd_cuda_status((cudaError_t)hd_kernels_cuda.load(), device, "cudaFuncGetAttributes"));
+        atomic_fetch_or(&loaded, st == HEDDLE_OK ? bit : 0);
+    }
+    return st;
+}
+
+/* The sum of one term. */
+heddle_status hd_cuda_store(void *dst, const void *src, size_t bytes, int device, heddle_stream stream)
+{
+    heddle_status st = load_once(device);
+    if (st == HEDDLE_OK) {
+        HD_CUDA_ON(device,
+                   hd_cuda_status((cudaError_t)hd_kernels_cuda.sum(dst, &src, 1, (int64_t)bytes, HEDDLE_U8, stream),
+                                  device, "a kernel's launch"));
+    }
     return st;
 }
 #endif

@@ -84,6 +84,7 @@ static const heddle_device cuda = {
     .identify = hd_cuda_identify,
     .reach = hd_cuda_reach,
     .ask_reached = hd_cuda_ask_reached,
+    .store = hd_cuda_store,
     .share = hd_cuda_share,
     .map = hd_cuda_map,
     .unmap = hd_cuda_unmap,
