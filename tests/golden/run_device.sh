@@ -16,7 +16,7 @@ export HEDDLE_MODULE_PATH=${HEDDLE_BUILD:?}/tests/nccl-sim
 [ -e "$HEDDLE_MODULE_PATH/libheddle_cuda.so" ] || skip_test gpu "there is no emulated device on this machine"
 HEDDLE_CUDASIM_DEVICES=-1 says "no driver" 77 "no cuda device" "$model" --ranks 2 --device cuda
 says "no device of that number" 77 "no device cuda:9" "$model" --ranks 2 --device cuda:9
-HEDDLE_NCCLSIM_VERSION=21803 says "no such wire here" 77 "wire nccl: " "$model" --ranks 2 --device cuda --wire nccl
+HEDDLE_NCCLSIM_VERSION=21303 says "no such wire here" 77 "wire nccl: " "$model" --ranks 2 --device cuda --wire nccl
 HEDDLE_CUDASIM_MEMORY=1 says "no room on the device" 1 "bytes" "$model" --ranks 2 --layers 1 --device cuda --wire peer
 
 has() { # LINE that the last run said

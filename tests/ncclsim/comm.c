@@ -106,6 +106,12 @@ static ncclResult_t await_start(ncclComm_t comm)
     return result;
 }
 
+/* Stricter than the real one, which takes what it knows of a config of later headers. */
+static int knows(const ncclConfig_t *config)
+{
+    return config == NULL || (config->size == sizeof *config && (int)config->version <= ncclsim_version());
+}
+
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
     int device = 0;
@@ -114,8 +120,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int nranks, ncclUniqueId id
     if (result != ncclSuccess) {
         return result;
     }
-    if (nranks < 1 || rank < 0 || rank >= nranks || (config != NULL && config->size != sizeof *config)) {
-        return ncclsim_say(ncclInvalidArgument, "rank %d of %d, or a config of another size", rank, nranks);
+    if (nranks < 1 || rank < 0 || rank >= nranks || !knows(config)) {
+        return ncclsim_say(ncclInvalidArgument, "rank %d of %d, or a config of a later version", rank, nranks);
     }
     if (cudaGetDevice(&device) != cudaSuccess) {
         return ncclUnhandledCudaError;

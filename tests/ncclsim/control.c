@@ -100,11 +100,16 @@ ncclResult_t ncclsim_say(ncclResult_t result, const char *format, ...)
     return result;
 }
 
-ncclResult_t ncclGetVersion(int *version)
+int ncclsim_version(void)
 {
     const char *text = getenv("HEDDLE_NCCLSIM_VERSION");
+    return text != NULL ? atoi(text) : NCCL_VERSION_CODE;
+}
+
+ncclResult_t ncclGetVersion(int *version)
+{
     ncclResult_t result = ncclsim_begin();
-    *version = text != NULL ? atoi(text) : NCCL_VERSION_CODE;
+    *version = ncclsim_version();
     return result;
 }
 

@@ -46,6 +46,7 @@ struct ncclComm {
 ncclResult_t ncclsim_begin(void); /* of a call: counted, made to fail */
 ncclResult_t ncclsim_begin_group(void);
 int ncclsim_is_silent(void);
+int ncclsim_version(void);
 void ncclsim_count_comm(int more);
 void ncclsim_count_abort(void);
 /* Where ranks end together: until all those of this process do. */

@@ -7,6 +7,7 @@
 #include <nccl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,12 +69,26 @@ static heddle_status enter(int *before, int device)
 
 /* --- versions ----------------------------------------------------------------------------------------------------- */
 
+/* The first that has ncclCommInitRankConfig, whose communicators do not wait; all else that is called here is older. */
+enum { FIRST_VERSION = NCCL_VERSION(2, 14, 0) };
+
+/* Before 2.9 a version had four digits. */
 static void write_version(char *out, size_t bytes, int code)
 {
-    snprintf(out, bytes, "%d.%d.%d", code / 10000, code / 100 % 100, code % 100);
+    const int major = code < 10000 ? 1000 : 10000;
+    snprintf(out, bytes, "%d.%d.%d", code / major, code % major / 100, code % 100);
 }
 
-/* A library takes the config of headers that are older than itself, not that of newer ones. */
+/* A library takes the config of headers that are older than itself, and nothing newer is wanted. */
+static ncclConfig_t config_of_first_version(void)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.size = (offsetof(ncclConfig_t, blocking) + sizeof config.blocking + 7) / 8 * 8;
+    config.version = FIRST_VERSION;
+    config.blocking = 0;
+    return config;
+}
+
 static heddle_status describe(char *out, size_t bytes)
 {
     char built[24], here[24];
@@ -84,10 +99,11 @@ static heddle_status describe(char *out, size_t bytes)
     }
     write_version(built, sizeof built, NCCL_VERSION_CODE);
     write_version(here, sizeof here, found);
-    if (found / 10000 != NCCL_MAJOR || found / 100 < NCCL_VERSION_CODE / 100) {
+    if (found / 10000 != FIRST_VERSION / 10000 || found < FIRST_VERSION) {
         return fail(HEDDLE_ERR_UNSUPPORTED,
-                    "NCCL %s was found, heddle is built for %s: wanted %d.%d or a later one of version %d", here, built,
-                    NCCL_MAJOR, NCCL_MINOR, NCCL_MAJOR);
+                    "NCCL %s was found, wanted 2.14 or a later one of version 2, the first that has "
+                    "ncclCommInitRankConfig",
+                    here);
     }
     snprintf(out, bytes, "NCCL %s%s%s", here, found != NCCL_VERSION_CODE ? ", built for " : "",
              found != NCCL_VERSION_CODE ? built : "");
@@ -137,14 +153,13 @@ static heddle_status begin(void **out, const unsigned char id[HEDDLE_MESSAGES_ID
                            int device)
 {
     ncclUniqueId name;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclConfig_t config = config_of_first_version();
     hd_nccl *made = NULL;
     int before = 0;
     heddle_status st = make(&made, device);
     st = st == HEDDLE_OK ? enter(&before, device) : st;
     if (st == HEDDLE_OK) {
         memcpy(&name, id, sizeof name);
-        config.blocking = 0;
         st = NCCL(NULL, ncclCommInitRankConfig(&made->comm, nranks, name, rank, &config));
         hd_context_leave(before);
     }
