@@ -102,36 +102,11 @@ int hd_route_adds(const hd_route *r)
 
 /* --- executing ---------------------------------------------------------------------------------------------------- */
 
-heddle_status hd_route_start(hd_route *r, const void *src, void *dst, heddle_stream stream)
-{
-    return r->carrier->start(r, src, dst, stream);
-}
-
-heddle_status hd_route_test(hd_route *r, int *done)
-{
-    return r->carrier->test(r, done);
-}
-
-heddle_status hd_route_wait(hd_route *r)
-{
-    return r->carrier->wait(r);
-}
-
 heddle_status hd_route_need_eager(const hd_route *r, heddle_stream stream)
 {
     int captures = 0;
     heddle_status st = hd_route_look_at(&captures, r, stream);
     return st == HEDDLE_OK && captures ? hd_route_say_refusal(r, HD_REFUSED_NOT_EXECUTE) : st;
-}
-
-heddle_status hd_route_wait_on(hd_route *r, heddle_stream stream)
-{
-    return r->carrier->wait_on(r, stream);
-}
-
-heddle_status hd_route_refuse(hd_route *r, int reason, heddle_status st)
-{
-    return r->carrier->refuse(r, reason, st);
 }
 
 heddle_status hd_route_look_at(int *captures, const hd_route *r, heddle_stream stream)
@@ -145,11 +120,6 @@ heddle_status hd_route_say_refusal(const hd_route *r, int reason)
     const hd_channel_options *o = &r->spec.options;
     return hd_fail(HEDDLE_ERR_ARG, "rank %d: %s; %s %s", hd_comm_rank_name(r->comm, r->rank),
                    hd_refusal_text(o, reason), o->what, o->line);
-}
-
-void *hd_route_at(const hd_route *r, const hd_spot *spot, const void *src, void *dst)
-{
-    return spot->in == HD_IN_SRC ? (void *)(uintptr_t)src : spot->in == HD_IN_DST ? dst : r->work + spot->offset_bytes;
 }
 
 heddle_status hd_route_before(const hd_route *r, const void *src, heddle_stream stream)
@@ -169,24 +139,10 @@ hd_enqueued_names hd_route_names(const hd_route *r, const char *end)
 
 /* --- what is known ------------------------------------------------------------------------------------------------ */
 
-hd_route *hd_route_bare(hd_route *r)
+void hd_route_forget(hd_route *r)
 {
-    return r->bare;
-}
-
-int hd_route_is_for_any_memory(const hd_route *r)
-{
-    return r->spec.any_memory;
-}
-
-const int64_t *hd_route_sent(const hd_route *r)
-{
-    return r->carrier->sent(r);
-}
-
-int hd_route_counts_late(const hd_route *r)
-{
-    return r->carrier->counts_late;
+    r->executions = 0;
+    memset(hd_channel_sent(r->channel), 0, (size_t)r->nranks * sizeof(int64_t));
 }
 
 void hd_route_get_info(hd_route_info *out, const hd_route *r)

@@ -49,32 +49,10 @@ heddle_status hd_route_create(hd_route **out, heddle_comm *comm, const hd_route_
 /* Not collective; waits for what is enqueued, and says nothing of how that ends. NULL is legal. */
 void hd_route_destroy(hd_route *route);
 
-/* As those of a channel; on a device in the order of `stream`. Who takes part is known to be there: arrays that it does
- * not take are refused in the place of an execution, which ends it for all who would wait. */
-static inline heddle_status hd_route_run(hd_route *route, const void *src, void *dst, heddle_stream stream);
-heddle_status hd_route_start(hd_route *route, const void *src, void *dst, heddle_stream stream);
-heddle_status hd_route_test(hd_route *route, int *done);
-heddle_status hd_route_wait(hd_route *route);
-heddle_status hd_route_wait_on(hd_route *route, heddle_stream stream);
 /* A stream that is being captured cannot wait for what is started: HEDDLE_ERR_ARG. */
 heddle_status hd_route_need_eager(const hd_route *route, heddle_stream stream);
-/* st: what kept the arrays from being looked at, or HEDDLE_OK. */
-heddle_status hd_route_refuse(hd_route *route, int reason, heddle_status st);
 
-/* Do peers reach that memory, as far as they have to? */
-int hd_route_can_travel(const hd_route *route, const void *memory, size_t bytes);
-/* Transfers that carry it out, in host memory, and may be tuned and run on other arrays: the route itself, or one
- * inside of it. NULL: there are none. */
-hd_route *hd_route_bare(hd_route *route);
-hd_channel *hd_route_channel(hd_route *route);                    /* of a bare one */
-hd_transfer *hd_route_transfer(const hd_route *route, int phase); /* likewise */
-int hd_route_is_for_any_memory(const hd_route *route);
-void hd_route_forget(hd_route *route); /* executions and bytes so far */
-
-/* Bytes that this rank has sent by now, [nranks]. */
-const int64_t *hd_route_sent(const hd_route *route);
-/* 1: they are counted when the device gets to it, which may be after run has returned. */
-int hd_route_counts_late(const hd_route *route);
+void hd_route_forget(hd_route *route); /* executions and bytes so far, of a bare one */
 
 typedef struct hd_route_info {
     const char *wire; /* "": arrays of the host */
@@ -91,9 +69,11 @@ typedef struct hd_route_words {
 } hd_route_words;
 void hd_route_explain(hd_route_words *out, const hd_route *route);
 
-/* --- for carriers ------------------------------------------------------------------------------------------------- */
-
+/* What a route is executed by: route->carrier->run(route, ...). As the functions of a channel; on a device in the order
+ * of `stream`. Who takes part is known to be there: arrays that it does not take are refused in the place of an
+ * execution, which ends it for all who would wait. */
 typedef struct hd_carrier {
+    /* 1: what is sent is counted when the device gets to it, which may be after run has returned. */
     int counts_late;
     /* Collective, and the first that it does with the others is to agree on `mine`. */
     heddle_status (*make)(hd_route *route, heddle_status mine);
@@ -102,8 +82,9 @@ typedef struct hd_carrier {
     heddle_status (*test)(hd_route *route, int *done);
     heddle_status (*wait)(hd_route *route);
     heddle_status (*wait_on)(hd_route *route, heddle_stream stream);
+    /* st: what kept the arrays from being looked at, or HEDDLE_OK. */
     heddle_status (*refuse)(hd_route *route, int reason, heddle_status st);
-    const int64_t *(*sent)(const hd_route *route);
+    const int64_t *(*sent)(const hd_route *route);             /* by this rank by now, bytes, [nranks] */
     void (*inform)(hd_route_info *out, const hd_route *route); /* adds to what is known of the route */
     void (*explain)(hd_route_words *out, const hd_route *route);
     void (*destroy)(hd_route *route); /* also of one that was not finished */
@@ -118,16 +99,17 @@ struct hd_route {
     hd_local before, after;
     char *work;    /* spec.work_bytes */
     int owns_work; /* from heddle_buffer_alloc */
+    /* Transfers that carry it out, in host memory, and may be tuned and run on other arrays: the route itself, or one
+     * inside of it. NULL: there are none. */
     hd_route *bare;
+    hd_channel *channel; /* of a bare one, with its transfers */
+    hd_transfer *transfer[HD_MAX_LEGS];
     int64_t executions;
     int64_t *sent; /* [nranks] */
     void *own;     /* the carrier's */
 };
 
-static inline heddle_status hd_route_run(hd_route *route, const void *src, void *dst, heddle_stream stream)
-{
-    return route->carrier->run(route, src, dst, stream);
-}
+/* --- for carriers ------------------------------------------------------------------------------------------------- */
 
 extern const hd_carrier hd_carrier_flags; /* arrays of the host */
 #define HD_CARRIER_OF(name, wire) extern const hd_carrier hd_carrier_##wire;
@@ -139,8 +121,12 @@ heddle_status hd_route_create_by(hd_route **out, heddle_comm *comm, const hd_car
 /* Not collective: the dense copies, and memory of the route's space, which peers reach. */
 heddle_status hd_route_take_memory(hd_route *route);
 heddle_status hd_route_make_locals(hd_route *route);
-/* Where a phase reads or writes in an execution on these arrays. */
-void *hd_route_at(const hd_route *route, const hd_spot *spot, const void *src, void *dst);
+/* The three places in which a spot may be, in an execution on these arrays; it says which one it is. */
+#define HD_SPOTS(route, spot, src, dst)                                                                                \
+    {                                                                                                                  \
+        [HD_IN_SRC] = (src), [HD_IN_DST] = (dst),                                                                      \
+        [HD_IN_WORK] = (void *)((uintptr_t)(route)->work + (uintptr_t)(spot)->offset_bytes)                            \
+    }
 /* Enqueued, or done, before the first phase and behind the last. */
 heddle_status hd_route_before(const hd_route *route, const void *src, heddle_stream stream);
 heddle_status hd_route_after(const hd_route *route, void *dst, heddle_stream stream);

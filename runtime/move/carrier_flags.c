@@ -1,15 +1,10 @@
 /* Arrays of the host: the phases are transfers of one channel. */
 #include "runtime/move/carrier.h"
 
-#include <string.h>
-
 typedef struct flags {
-    hd_channel *channel;
-    hd_transfer *transfer[HD_MAX_LEGS];
     hd_leg leg[HD_MAX_LEGS]; /* on src and dst */
     const void *src;
     void *dst;
-    int is_listed;
     int is_unfinished; /* dst is still to be filled from its dense copy */
 } flags;
 
@@ -18,11 +13,24 @@ static flags *of(const hd_route *r)
     return r->own;
 }
 
+static void list_legs(hd_route *r, const void *src, void *dst)
+{
+    flags *f = of(r);
+    for (int p = 0; p < r->spec.nphases; p++) {
+        const hd_route_phase *phase = &r->spec.phase[p];
+        const void *from[] = HD_SPOTS(r, &phase->src, src, dst);
+        void *to[] = HD_SPOTS(r, &phase->dst, NULL, dst);
+        f->leg[p] = (hd_leg){r->transfer[p], from[phase->src.in], to[phase->dst.in]};
+    }
+    f->src = src;
+    f->dst = dst;
+}
+
 static heddle_status make(hd_route *r, heddle_status mine)
 {
     hd_transfer_spec spec[HD_MAX_LEGS];
     mine = mine == HEDDLE_OK ? hd_alloc(&r->own, 1, sizeof(flags), "a route") : mine;
-    mine = mine == HEDDLE_OK ? hd_channel_create(&of(r)->channel, r->comm, &r->spec.options) : mine;
+    mine = mine == HEDDLE_OK ? hd_channel_create(&r->channel, r->comm, &r->spec.options) : mine;
     if (mine != HEDDLE_OK) {
         return hd_comm_agree(r->comm, mine);
     }
@@ -32,29 +40,20 @@ static heddle_status make(hd_route *r, heddle_status mine)
         spec[p] = r->spec.phase[p].transfer;
     }
     r->bare = r;
-    return hd_transfers_create(of(r)->transfer, of(r)->channel, spec, r->spec.nphases, mine);
+    mine = hd_transfers_create(r->transfer, r->channel, spec, r->spec.nphases, mine);
+    if (mine == HEDDLE_OK) {
+        list_legs(r, NULL, NULL);
+    }
+    return mine;
 }
 
 /* --- executing ---------------------------------------------------------------------------------------------------- */
-
-static void list_legs(hd_route *r, const void *src, void *dst)
-{
-    flags *f = of(r);
-    for (int p = 0; p < r->spec.nphases; p++) {
-        const hd_route_phase *phase = &r->spec.phase[p];
-        f->leg[p] =
-            (hd_leg){f->transfer[p], hd_route_at(r, &phase->src, src, dst), hd_route_at(r, &phase->dst, src, dst)};
-    }
-    f->src = src;
-    f->dst = dst;
-    f->is_listed = 1;
-}
 
 static heddle_status begin(hd_route *r, const void *src, void *dst)
 {
     heddle_status st = HEDDLE_OK;
     flags *f = of(r);
-    if (!f->is_listed || src != f->src || dst != f->dst) {
+    if (src != f->src || dst != f->dst) {
         list_legs(r, src, dst);
     }
     if (r->before.is_there) {
@@ -82,7 +81,7 @@ static heddle_status run(hd_route *r, const void *src, void *dst, heddle_stream 
 {
     (void)stream; /* done on return */
     heddle_status st = begin(r, src, dst);
-    return st == HEDDLE_OK ? end(r, hd_channel_run(of(r)->channel, of(r)->leg, r->spec.nphases)) : st;
+    return st == HEDDLE_OK ? end(r, hd_channel_run(r->channel, of(r)->leg, r->spec.nphases)) : st;
 }
 
 static heddle_status start(hd_route *r, const void *src, void *dst, heddle_stream stream)
@@ -90,7 +89,7 @@ static heddle_status start(hd_route *r, const void *src, void *dst, heddle_strea
     (void)stream;
     heddle_status st = begin(r, src, dst);
     if (st == HEDDLE_OK) {
-        st = hd_channel_start(of(r)->channel, of(r)->leg, r->spec.nphases);
+        st = hd_channel_start(r->channel, of(r)->leg, r->spec.nphases);
         of(r)->is_unfinished = st == HEDDLE_OK;
     }
     return st;
@@ -98,13 +97,13 @@ static heddle_status start(hd_route *r, const void *src, void *dst, heddle_strea
 
 static heddle_status test(hd_route *r, int *done)
 {
-    heddle_status st = hd_channel_test(of(r)->channel, done);
+    heddle_status st = hd_channel_test(r->channel, done);
     return *done || st != HEDDLE_OK ? end(r, st) : st;
 }
 
 static heddle_status wait(hd_route *r)
 {
-    return end(r, hd_channel_wait(of(r)->channel));
+    return end(r, hd_channel_wait(r->channel));
 }
 
 static heddle_status wait_on(hd_route *r, heddle_stream stream)
@@ -115,21 +114,21 @@ static heddle_status wait_on(hd_route *r, heddle_stream stream)
 
 static heddle_status refuse(hd_route *r, int reason, heddle_status st)
 {
-    return st != HEDDLE_OK ? hd_comm_abort_with(r->comm, st) : hd_channel_refuse(of(r)->channel, reason);
+    return st != HEDDLE_OK ? hd_comm_abort_with(r->comm, st) : hd_channel_refuse(r->channel, reason);
 }
 
 /* --- what is known ------------------------------------------------------------------------------------------------ */
 
 static const int64_t *sent(const hd_route *r)
 {
-    return hd_channel_sent(of(r)->channel);
+    return hd_channel_sent(r->channel);
 }
 
 static void inform(hd_route_info *out, const hd_route *r)
 {
     for (int p = 0; p < r->spec.nphases; p++) {
         hd_transfer_info t;
-        hd_transfer_get_info(&t, of(r)->transfer[p]);
+        hd_transfer_get_info(&t, r->transfer[p]);
         out->workspace_bytes += t.workspace_bytes;
         out->bytes_near += t.bytes_near;
         out->bytes_messages += t.bytes_messages;
@@ -145,15 +144,11 @@ static void explain(hd_route_words *out, const hd_route *r)
 
 static void destroy(hd_route *r)
 {
-    flags *f = of(r);
-    if (f == NULL) {
-        return;
-    }
     for (int p = 0; p < HD_MAX_LEGS; p++) {
-        hd_transfer_destroy(f->transfer[p]);
+        hd_transfer_destroy(r->transfer[p]);
     }
-    hd_channel_destroy(f->channel);
-    hd_free(f);
+    hd_channel_destroy(r->channel);
+    hd_free(r->own);
 }
 
 const hd_carrier hd_carrier_flags = {
@@ -169,26 +164,3 @@ const hd_carrier hd_carrier_flags = {
     .explain = explain,
     .destroy = destroy,
 };
-
-/* --- of a bare route ---------------------------------------------------------------------------------------------- */
-
-hd_channel *hd_route_channel(hd_route *r)
-{
-    return of(r)->channel;
-}
-
-hd_transfer *hd_route_transfer(const hd_route *r, int phase)
-{
-    return of(r)->transfer[phase];
-}
-
-int hd_route_can_travel(const hd_route *r, const void *memory, size_t bytes)
-{
-    return hd_channel_can_travel(of(r)->channel, memory, bytes);
-}
-
-void hd_route_forget(hd_route *r)
-{
-    r->executions = 0;
-    memset(hd_channel_sent(of(r)->channel), 0, (size_t)r->nranks * sizeof(int64_t));
-}

@@ -91,7 +91,7 @@ out:
 
 static heddle_status refuse(hd_route *r, int reason, heddle_status st)
 {
-    return hd_route_refuse(of(r)->inner, reason, st);
+    return of(r)->inner->carrier->refuse(of(r)->inner, reason, st);
 }
 
 /* The inner route may begin. */
@@ -128,7 +128,9 @@ static heddle_status run(hd_route *r, const void *src, void *dst, heddle_stream 
 {
     images *i = of(r);
     heddle_status st = begin(r, src, dst, stream);
-    return st == HEDDLE_OK ? end(r, hd_route_run(i->inner, i->memory, i->memory + i->dst_at, HEDDLE_NO_STREAM)) : st;
+    return st == HEDDLE_OK
+               ? end(r, i->inner->carrier->run(i->inner, i->memory, i->memory + i->dst_at, HEDDLE_NO_STREAM))
+               : st;
 }
 
 static heddle_status start(hd_route *r, const void *src, void *dst, heddle_stream stream)
@@ -136,7 +138,7 @@ static heddle_status start(hd_route *r, const void *src, void *dst, heddle_strea
     images *i = of(r);
     heddle_status st = begin(r, src, dst, stream);
     if (st == HEDDLE_OK) {
-        st = hd_route_start(i->inner, i->memory, i->memory + i->dst_at, HEDDLE_NO_STREAM);
+        st = i->inner->carrier->start(i->inner, i->memory, i->memory + i->dst_at, HEDDLE_NO_STREAM);
         i->is_behind = st == HEDDLE_OK;
     }
     return st;
@@ -144,7 +146,7 @@ static heddle_status start(hd_route *r, const void *src, void *dst, heddle_strea
 
 static heddle_status test(hd_route *r, int *done)
 {
-    heddle_status st = hd_route_test(of(r)->inner, done);
+    heddle_status st = of(r)->inner->carrier->test(of(r)->inner, done);
     if (*done || st != HEDDLE_OK) {
         st = end(r, st);
     }
@@ -153,13 +155,13 @@ static heddle_status test(hd_route *r, int *done)
 
 static heddle_status wait(hd_route *r)
 {
-    heddle_status st = end(r, hd_route_wait(of(r)->inner));
+    heddle_status st = end(r, of(r)->inner->carrier->wait(of(r)->inner));
     return st == HEDDLE_OK ? await_copies(r) : st;
 }
 
 static heddle_status wait_on(hd_route *r, heddle_stream stream)
 {
-    heddle_status st = end(r, hd_route_wait(of(r)->inner));
+    heddle_status st = end(r, of(r)->inner->carrier->wait(of(r)->inner));
     return st == HEDDLE_OK ? hd_enqueued_order(&of(r)->copies, stream) : st;
 }
 
@@ -167,7 +169,7 @@ static heddle_status wait_on(hd_route *r, heddle_stream stream)
 
 static const int64_t *sent(const hd_route *r)
 {
-    return hd_route_sent(of(r)->inner);
+    return of(r)->inner->carrier->sent(of(r)->inner);
 }
 
 static void inform(hd_route_info *out, const hd_route *r)

@@ -85,8 +85,9 @@ static heddle_status enqueue(hd_route *r, const void *src, void *dst, heddle_str
     HD_TRY(hd_route_before(r, src, stream));
     for (int p = 0; p < r->spec.nphases; p++) {
         const hd_route_phase *phase = &r->spec.phase[p];
-        HD_TRY(hd_nccl_phase_run(n->phase[p], hd_route_at(r, &phase->src, src, dst),
-                                 hd_route_at(r, &phase->dst, src, dst), stream, is_captured, r->sent));
+        const void *const from[] = HD_SPOTS(r, &phase->src, src, dst);
+        void *const to[] = HD_SPOTS(r, &phase->dst, NULL, dst);
+        HD_TRY(hd_nccl_phase_run(n->phase[p], from[phase->src.in], to[phase->dst.in], stream, is_captured, r->sent));
     }
     st = hd_route_after(r, dst, stream);
 out:

@@ -63,6 +63,11 @@ void hd_channel_destroy(hd_channel *c)
     HD_FREE_ALL(c->component, c->src_at, c->dst_at, c->moved, c->sent, c->reach_of, c);
 }
 
+int64_t *hd_channel_sent(hd_channel *c)
+{
+    return c->sent;
+}
+
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
 int64_t hd_channel_deadline(hd_channel *c)

@@ -79,7 +79,8 @@ static heddle_status enqueue_all(hd_push *p, const void *src, void *dst, heddle_
     for (int i = 0; i < p->spec->nphases; i++) {
         hd_push_step *step = &p->step[i];
         const hd_route_phase *phase = &p->spec->phase[i];
-        void *from = hd_route_at(p->route, &phase->src, src, dst), *to = hd_route_at(p->route, &phase->dst, src, dst);
+        const void *const spots[] = HD_SPOTS(p->route, &phase->src, src, dst), *from = spots[phase->src.in];
+        void *const ends[] = HD_SPOTS(p->route, &phase->dst, NULL, dst), *to = ends[phase->dst.in];
         HD_TRY(clear(p, &step->clear, to, stream));
         HD_TRY(meet(p, step, from, phase->transfer.adds ? p->memory + step->slots_at : to, stream));
         HD_TRY(hd_device_sums_run(&step->sums, p->device, p->memory, to, p->spec->dtype, stream));

@@ -170,3 +170,32 @@ int hd_lanes_candidates(const hd_lanes *lanes, const hd_copy_kernel **out, int c
     const hd_lane_group *group = hd_lanes_largest(lanes);
     return group == NULL ? 0 : group_candidates(lanes, group, out, capacity, hint);
 }
+
+/* --- lanes that are made ------------------------------------------------------------------------------------------ */
+
+void hd_lanes_free(hd_lanes *lanes)
+{
+    HD_FREE_ALL(lanes->lane, lanes->load, lanes->group);
+    memset(lanes, 0, sizeof *lanes);
+}
+
+void hd_lanes_at_peers(hd_lanes *lanes, hd_side side)
+{
+    for (int i = 0; i < lanes->nlanes; i++) {
+        *(side == HD_SIDE_SRC ? &lanes->lane[i].src_base : &lanes->lane[i].dst_base) = lanes->load[i].peer;
+    }
+}
+
+int64_t hd_lanes_bytes(const hd_lanes *lanes)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < lanes->nlanes; i++) {
+        bytes += lanes->load[i].bytes;
+    }
+    return bytes;
+}
+
+int hd_lanes_own(const hd_lanes *lanes, int rank)
+{
+    return lanes->ngroups > 1 && lanes->group[0].nlanes == 1 && lanes->load[lanes->group[0].first].peer == rank;
+}

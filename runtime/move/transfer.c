@@ -332,8 +332,3 @@ heddle_status hd_channel_run(hd_channel *c, const hd_leg *legs, int nlegs)
 out:
     return st;
 }
-
-int64_t *hd_channel_sent(hd_channel *c)
-{
-    return c->sent;
-}

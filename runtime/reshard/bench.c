@@ -283,7 +283,7 @@ out:
 static heddle_status add_if_it_adds(hd_bench *b)
 {
     hd_transfer_info first;
-    hd_transfer_get_info(&first, hd_route_transfer(b->reshard->bare, 0));
+    hd_transfer_get_info(&first, b->reshard->bare->transfer[0]);
     const hd_request *of = &b->reshard->request;
     return first.any_adds && b->reshard->nphases == 1
                ? hd_roofline_add(b->roofline, &b->info, of->kernels, of->line.shape.dtype)

@@ -3,6 +3,19 @@
 
 #include <string.h>
 
+/* What is said of arrays that are refused (execute.c). */
+static const char *const refusals[HD_REFUSED_COUNT] = {"",
+                                                       "its src and dst overlap",
+                                                       "its src cannot be reached by peers (HEDDLE_MEMORY_PEER)",
+                                                       "its dst cannot be reached by peers (HEDDLE_MEMORY_PEER)",
+                                                       "its src is NULL",
+                                                       "its dst is NULL",
+                                                       "its src or dst is not aligned to its elements",
+                                                       "its src is host memory, and the plan is of a device's",
+                                                       "its dst is host memory, and the plan is of a device's",
+                                                       "its src is memory of a device that the plan is not of",
+                                                       "its dst is memory of a device that the plan is not of"};
+
 static heddle_status alloc_plan(heddle_reshard **out, heddle_comm *comm, const hd_request *request)
 {
     heddle_status st = HEDDLE_OK;
@@ -159,7 +172,7 @@ static heddle_status make(heddle_reshard *plan)
                                         .device_blocks = request->options.device_blocks,
                                         .what = "reshard",
                                         .line = plan->line_text,
-                                        .refusal = hd_refusals,
+                                        .refusal = refusals,
                                         .nrefusals = HD_REFUSED_COUNT};
     spec.space = request->options.space;
     spec.src_bytes = request->src_bytes;
@@ -168,7 +181,7 @@ static heddle_status make(heddle_reshard *plan)
     spec.dtype = request->line.shape.dtype;
     spec.elem_bytes = (int64_t)plan->elem_bytes;
     HD_TRY(hd_route_create(&plan->route, plan->comm, &spec, make_phases(&spec, clear, plan)));
-    plan->bare = hd_route_bare(plan->route);
+    plan->bare = plan->route->bare;
     HD_TRY(plan->bare != NULL ? hd_plan_tune(plan) : HEDDLE_OK);
     explain(plan);
 out:

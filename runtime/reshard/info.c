@@ -9,7 +9,7 @@ int hd_plan_ways(const heddle_reshard *plan)
     int ways = 0;
     for (int p = 0; p < plan->nphases; p++) {
         hd_transfer_info t;
-        hd_transfer_get_info(&t, hd_route_transfer(plan->bare, p));
+        hd_transfer_get_info(&t, plan->bare->transfer[p]);
         ways |= (t.any_near ? HD_WAY_NEAR : 0) | (t.any_messages ? HD_WAY_MESSAGES : 0);
     }
     return ways;
@@ -18,10 +18,10 @@ int hd_plan_ways(const heddle_reshard *plan)
 /* The phase whose lanes carry most of this rank's bytes. */
 static void main_phase(hd_transfer_info *out, const heddle_reshard *plan)
 {
-    hd_transfer_get_info(out, hd_route_transfer(plan->bare, 0));
+    hd_transfer_get_info(out, plan->bare->transfer[0]);
     for (int p = 1; p < plan->nphases; p++) {
         hd_transfer_info t;
-        hd_transfer_get_info(&t, hd_route_transfer(plan->bare, p));
+        hd_transfer_get_info(&t, plan->bare->transfer[p]);
         if (hd_lanes_bytes(t.lanes) > hd_lanes_bytes(out->lanes)) {
             *out = t;
         }
@@ -89,6 +89,21 @@ void hd_plan_explain(heddle_reshard *plan, const char *before)
              plan->trials[0] != 0 ? "; " : "", plan->trials);
 }
 
+int hd_reshard_counts_late(const heddle_reshard *plan)
+{
+    return plan->route->carrier->counts_late;
+}
+
+int64_t hd_reshard_measured_bytes(const heddle_reshard *plan)
+{
+    const int64_t *sent = plan->route->carrier->sent(plan->route);
+    int64_t measured = 0;
+    for (int r = 0; r < plan->nranks; r++) {
+        measured += sent[r];
+    }
+    return measured;
+}
+
 heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_reshard *reshard)
 {
     heddle_status st = HEDDLE_OK;
@@ -107,7 +122,7 @@ heddle_status heddle_reshard_get_info(heddle_reshard_info *out, const heddle_res
                                 .dst_bytes = (size_t)reshard->request.dst_bytes,
                                 .executions = r.executions,
                                 .measured_bytes_sent = hd_reshard_measured_bytes(reshard),
-                                .measured_bytes_to = hd_route_sent(reshard->route),
+                                .measured_bytes_to = reshard->route->carrier->sent(reshard->route),
                                 .path = reshard->path,
                                 .kernel = reshard->kernel_name,
                                 .why = r.why != NULL ? r.why : reshard->why,

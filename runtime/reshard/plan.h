@@ -104,6 +104,10 @@ enum {
     HD_REFUSED_COUNT
 };
 
-extern const char *const hd_refusals[HD_REFUSED_COUNT];
+/* Refused for one of these reasons, or HEDDLE_OK: src and dst are known to be good, until others come. */
+heddle_status hd_reshard_accept(heddle_reshard *plan, const void *src, void *dst);
+/* Until somebody has heard of its end, which every rank does at the same place of its program: whether it has come to
+ * its end is a matter of time, and another one on each rank (started.c). */
+heddle_status hd_reshard_check_free(heddle_reshard *plan);
 
 #endif

@@ -12,7 +12,7 @@ enum { ANY_DATA = 0x3f };
 
 static heddle_status trial_buffer(void **out, heddle_reshard *twin, int64_t bytes)
 {
-    if (hd_route_is_for_any_memory(twin->bare)) {
+    if (twin->bare->spec.any_memory) {
         return hd_alloc_aligned(out, 4096, (size_t)bytes, "trials of a reshard");
     }
     return heddle_buffer_alloc(out, twin->comm, (size_t)bytes, HEDDLE_SPACE_HOST);
@@ -20,7 +20,7 @@ static heddle_status trial_buffer(void **out, heddle_reshard *twin, int64_t byte
 
 static void free_trial_buffer(heddle_reshard *twin, void *buffer)
 {
-    if (hd_route_is_for_any_memory(twin->bare)) {
+    if (twin->bare->spec.any_memory) {
         hd_free(buffer);
     } else if (buffer != NULL) {
         heddle_buffer_free(twin->comm, buffer);
@@ -71,7 +71,7 @@ static heddle_status run_twin(const hd_trial *t, int executions, int64_t *ns)
     heddle_status st = HEDDLE_OK;
     int64_t start_ns = hd_now_ns();
     for (int i = 0; i < executions; i++) {
-        HD_TRY(hd_route_run(t->twin->bare, t->src, t->dst, HEDDLE_NO_STREAM));
+        HD_TRY(t->twin->bare->carrier->run(t->twin->bare, t->src, t->dst, HEDDLE_NO_STREAM));
     }
     *ns = hd_now_ns() - start_ns;
 out:
@@ -81,7 +81,7 @@ out:
 static hd_transfer_info info_of(const heddle_reshard *plan, int phase)
 {
     hd_transfer_info info;
-    hd_transfer_get_info(&info, hd_route_transfer(plan->bare, phase));
+    hd_transfer_get_info(&info, plan->bare->transfer[phase]);
     return info;
 }
 
@@ -116,8 +116,8 @@ static heddle_status turn(heddle_reshard *plan, int direction)
     hd_transfer_info first = info_of(plan, 0);
     return direction == direction_of(&first)
                ? HEDDLE_OK
-               : hd_comm_agree(plan->comm, hd_transfer_use_direction(hd_route_transfer(plan->bare, 0), direction & 1,
-                                                                     direction >> 1));
+               : hd_comm_agree(plan->comm,
+                               hd_transfer_use_direction(plan->bare->transfer[0], direction & 1, direction >> 1));
 }
 
 /* The kernels worth trying for the lanes that carry most; the one that was asked for alone. */
@@ -180,7 +180,7 @@ static heddle_status use_copies(const hd_trial *t, heddle_reshard *plan, int way
     hd_copy_hint hint = info_of(t->plan, 0).hint;
     heddle_status st = turn(plan, w->direction);
     for (int p = 0; p < plan->nphases && st == HEDDLE_OK; p++) {
-        hd_transfer_use_kernel(hd_route_transfer(plan->bare, p), w->kernel, &hint);
+        hd_transfer_use_kernel(plan->bare->transfer[p], w->kernel, &hint);
     }
     return st;
 }
@@ -225,7 +225,7 @@ static heddle_status use_reach(const hd_trial *t, heddle_reshard *plan, int way)
 {
     (void)t;
     for (int p = 0; p < plan->nphases; p++) {
-        hd_transfer_use_reach(hd_route_transfer(plan->bare, p), way == 0 ? HD_REACH_STAGED : HD_REACH_READV);
+        hd_transfer_use_reach(plan->bare->transfer[p], way == 0 ? HD_REACH_STAGED : HD_REACH_READV);
     }
     return HEDDLE_OK;
 }
@@ -245,7 +245,7 @@ static heddle_status tune_reach(heddle_reshard *plan, hd_trial *t)
     if (!used || !(hd_plan_ways(plan) & HD_WAY_NEAR)) {
         goto out;
     }
-    HD_TRY(hd_channel_probe_readv(hd_route_channel(plan->bare), &works));
+    HD_TRY(hd_channel_probe_readv(plan->bare->channel, &works));
     int64_t fails = !works;
     HD_TRY(hd_trial_largest(plan, &fails, 1));
     if (fails) {
@@ -266,7 +266,7 @@ out:
 static heddle_status use_sum(const hd_trial *t, heddle_reshard *plan, int way)
 {
     for (int p = 0; p < plan->nphases; p++) {
-        hd_transfer_use_sum(hd_route_transfer(plan->bare, p), way ^ *(const int *)t->of_use);
+        hd_transfer_use_sum(plan->bare->transfer[p], way ^ *(const int *)t->of_use);
     }
     return HEDDLE_OK;
 }
@@ -299,7 +299,7 @@ static heddle_status use_mail(const hd_trial *t, heddle_reshard *plan, int way)
 {
     (void)t;
     for (int p = 0; p < plan->nphases; p++) {
-        hd_transfer_use_packed(hd_route_transfer(plan->bare, p), way);
+        hd_transfer_use_packed(plan->bare->transfer[p], way);
     }
     return HEDDLE_OK;
 }
@@ -308,7 +308,7 @@ static heddle_status open_spare(heddle_reshard *plan)
 {
     heddle_status st = HEDDLE_OK;
     for (int p = 0; p < plan->nphases && st == HEDDLE_OK; p++) {
-        st = hd_transfer_open_spare(hd_route_transfer(plan->bare, p));
+        st = hd_transfer_open_spare(plan->bare->transfer[p]);
     }
     return st;
 }
@@ -332,7 +332,7 @@ static heddle_status tune_mail(heddle_reshard *plan, hd_trial *t)
     note(plan, t, winner, name);
 out:
     for (int p = 0; p < plan->nphases; p++) {
-        hd_transfer_drop_spare(hd_route_transfer(plan->bare, p));
+        hd_transfer_drop_spare(plan->bare->transfer[p]);
     }
     return st;
 }

@@ -85,7 +85,7 @@ heddle_status hd_twin_create(heddle_reshard **out, heddle_reshard *plan, int *po
         options.tuning = HEDDLE_TUNING_RULES;
         options.space = HEDDLE_SPACE_HOST; /* as the bare route's */
         options.device = 0;
-        options.memory = hd_route_is_for_any_memory(plan->bare) ? HEDDLE_MEMORY_ANY : HEDDLE_MEMORY_PEER;
+        options.memory = plan->bare->spec.any_memory ? HEDDLE_MEMORY_ANY : HEDDLE_MEMORY_PEER;
         HD_TRY(heddle_reshard_create_line(out, plan->comm, &request.line, &options));
     }
 out:

@@ -153,11 +153,11 @@ static heddle_status execute(hd_route *route, mover *m, int round)
     int done = 0;
     const hd_leg leg = leg_of(m, round);
     if (round % 2 == 0) {
-        return hd_route_run(route, leg.src, leg.dst, HEDDLE_NO_STREAM);
+        return route->carrier->run(route, leg.src, leg.dst, HEDDLE_NO_STREAM);
     }
-    HD_TRY(hd_route_start(route, leg.src, leg.dst, HEDDLE_NO_STREAM));
-    HD_TRY(hd_route_test(route, &done));
-    st = done ? HEDDLE_OK : hd_route_wait(route);
+    HD_TRY(route->carrier->start(route, leg.src, leg.dst, HEDDLE_NO_STREAM));
+    HD_TRY(route->carrier->test(route, &done));
+    st = done ? HEDDLE_OK : route->carrier->wait(route);
 out:
     return st;
 }
@@ -176,7 +176,7 @@ static heddle_status carries(heddle_comm *comm, void *arg)
     }
     hd_route_get_info(&info, route);
     assert_int_equal(info.executions, 4);
-    HD_TRY(check_counters(&m, hd_route_sent(route), 4));
+    HD_TRY(check_counters(&m, route->carrier->sent(route), 4));
     HD_TRY(heddle_comm_barrier(comm));
 out:
     hd_route_destroy(route);
@@ -203,8 +203,8 @@ static heddle_status refuses(heddle_comm *comm, void *arg)
     hd_route *route = NULL;
     HD_TRY(open_route(&route, &m, comm, arg));
     const hd_leg leg = leg_of(&m, 0);
-    const heddle_status told =
-        m.rank == 1 ? hd_route_refuse(route, 1, HEDDLE_OK) : hd_route_run(route, leg.src, leg.dst, HEDDLE_NO_STREAM);
+    const heddle_status told = m.rank == 1 ? route->carrier->refuse(route, 1, HEDDLE_OK)
+                                           : route->carrier->run(route, leg.src, leg.dst, HEDDLE_NO_STREAM);
     assert_true(told == HEDDLE_ERR_ARG || (told == HEDDLE_ERR_PEER && m.rank != 1));
     assert_non_null(strstr(heddle_last_error(), "it has other plans"));
     assert_non_null(strstr(heddle_last_error(), "rank 1"));

@@ -92,7 +92,7 @@ static heddle_status run_job(heddle_comm *comm, void *arg)
     options.tuning = HEDDLE_TUNING_RULES;
     HD_TRY(heddle_reshard_create_line(&reshard, comm, &line, &options));
     /* whatever is faster here */
-    hd_transfer_use_reach(hd_route_transfer(reshard->bare, 0), j->reach ? j->reach : HD_REACH_READV);
+    hd_transfer_use_reach(reshard->bare->transfer[0], j->reach ? j->reach : HD_REACH_READV);
     HD_TRY(heddle_layout_box(&from, &line.shape, &line.mesh, &line.from, rank));
     HD_TRY(heddle_layout_box(&to, &line.shape, &line.mesh, &line.to, rank));
     src = calloc((size_t)heddle_box_elems(&from) + 1, sizeof *src);
