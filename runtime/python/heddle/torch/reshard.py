@@ -192,16 +192,23 @@ def _fit(x: torch.Tensor, line: str, shape: Tuple[int, ...], rank: int) -> None:
 
 def _reshard(x: torch.Tensor, line: str, comm: Comm, plan: Optional[Reshard] = None) -> torch.Tensor:
     plan = _plan_of(x, line, comm, plan)
-    try:
-        x = x.contiguous()
-        at = x.data_ptr()
-    except RuntimeError as error:  # sparse, of oneDNN, of a transform that is over
-        raise ArgumentError(f"{line}: x of {x.layout} has no dense memory: {error}") from error
+    x = _dense(x, line, plan)
+    at = x.data_ptr()
     if plan.space == "host" and x.dtype in BY_DLPACK:
         return plan.execute_pooled(at, tensor_of)
     out = empty(plan, x.dtype)
     _execute(plan, x, out)
     return out
+
+
+def _dense(x: torch.Tensor, line: str, plan: Reshard) -> torch.Tensor:
+    """x as the plan reads it. What has other strides is copied once, to where peers reach it."""
+    try:
+        x = x if x.is_contiguous() else empty(plan, x.dtype, "src").copy_(x)
+        x.data_ptr()
+    except RuntimeError as error:  # sparse, of oneDNN, of a transform that is over
+        raise ArgumentError(f"{line}: x of {x.layout} has no dense memory: {error}") from error
+    return x
 
 
 def _execute(plan: Reshard, x: torch.Tensor, out: torch.Tensor) -> None:
@@ -230,7 +237,7 @@ def _fit_packed(xs: List[torch.Tensor], line: str, shape: Tuple[int, ...], rank:
 def _reshard_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: Comm, plan: Optional[Reshard] = None) -> None:
     plan = _plan_of(x, line, comm, plan)
     _fit_out(out, x, line, plan.dst_shape)
-    _execute(plan, x.contiguous(), out)
+    _execute(plan, _dense(x, line, plan), out)
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)  # whoever saved what it held is told
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ...errors import ArgumentError, UnsupportedError
 from ...numbered import by_number
 from ..ones import filled, held
-from ..reshard import _reshard, _switch_out, keep_order, resharded
+from ..reshard import _reshard, _reshard_packed, _switch_out, check_device, keep_order, packed, resharded
 from ..texts import texts_of
 from .handle import Handle, started
 from .groups import balanced, checked, comm_of, group_of
@@ -20,6 +20,7 @@ _WHOLE = -1  #: in the place of a dim: every rank has all of it
 _ops = torch.library.Library("heddle", "FRAGMENT")
 _ops.define("exchange(Tensor x, int scatter, int gather, SymInt[] scatter_sizes, SymInt[] gather_sizes, int comm) -> "
             "Tensor")
+_ops.define("exchange_packed(Tensor[] xs, int scatter, int gather, SymInt[] to, SymInt[] of, int comm) -> Tensor")
 
 
 def all_to_all(x: torch.Tensor, scatter_dim: int, gather_dim: int, group: Any = None, *,
@@ -39,7 +40,7 @@ def all_to_all(x: torch.Tensor, scatter_dim: int, gather_dim: int, group: Any = 
     async_op       True: a handle at once, whose `wait()` is the result. The exchange runs on a thread and a
                    communicator of its own; until then x is left as it is
     """
-    ranks = _ranks(group)
+    ranks = ranks_of(group)
     scatter, gather = _dim(x, scatter_dim), _dim(x, gather_dim)
     if scatter == gather:
         raise ArgumentError(f"all_to_all: scatter_dim and gather_dim are both dim {scatter}")
@@ -70,7 +71,7 @@ def split(x: torch.Tensor, dim: int, group: Any = None, *, sizes: Optional[Seque
            gradient by the number of ranks on its way back, and `split` divides it
     empty  as `all_to_all` has it
     """
-    ranks, at = _ranks(group), _dim(x, dim)
+    ranks, at = ranks_of(group), _dim(x, dim)
     to = balanced(x.shape[at], ranks) if sizes is None else checked("sizes", sizes, ranks)
     return _moved(_scaled(x, grad, 1.0 / ranks), at, _WHOLE, to, [], group, empty)
 
@@ -84,12 +85,12 @@ def gather(x: torch.Tensor, dim: int, group: Any = None, *, sizes: Optional[Sequ
            every rank
     grad, empty  as `split` has them
     """
-    ranks, at = _ranks(group), _dim(x, dim)
+    ranks, at = ranks_of(group), _dim(x, dim)
     of = [x.shape[at]] * ranks if sizes is None else checked("sizes", sizes, ranks)
     return _scaled(_moved(x, _WHOLE, at, [], of, group, empty), grad, float(ranks))
 
 
-def _ranks(group: Any) -> int:
+def ranks_of(group: Any) -> int:
     return dist.get_world_size(None if group is None else group_of(group))
 
 
@@ -118,6 +119,18 @@ def _moved(x: torch.Tensor, scatter: int, gather: int, to: Sequence[Any], of: Se
     shape = [max(to[comm.rank], 1) if dim == scatter else sum(of) if dim == gather else length
              for dim, length in enumerate(x.shape)]
     return filled(resharded(x, *_lines(x.shape, scatter, gather, tuple(to), tuple(of), comm.rank), comm), shape)
+
+
+def exchanged_as_one(xs: List[torch.Tensor], scatter: int, gather: int, to: Sequence[Any], of: Sequence[Any],
+                     group: Any) -> Tuple[torch.Tensor, ...]:
+    """Tensors of one shape, whose dims scatter and gather are exchanged."""
+    if torch.compiler.is_compiling():
+        return torch.ops.heddle.exchange_packed(xs, scatter, gather, to, of, _number_of(group)).unbind(0)
+    comm = comm_of(group)
+    for x in xs:
+        check_device(x, comm)
+    shape = (len(xs), *xs[0].shape)
+    return packed(xs, *_lines(shape, scatter + 1, gather + 1, tuple(to), tuple(of), comm.rank), comm).unbind(0)
 
 
 @torch.compiler.assume_constant_result
@@ -184,8 +197,30 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
     return torch.ops.heddle.exchange(gradient, gather, scatter, of, to, ctx.comm), None, None, None, None, None
 
 
+def _packed(xs: List[torch.Tensor], scatter: int, gather: int, to: Sequence[int], of: Sequence[int],
+            comm: int) -> torch.Tensor:
+    shape, made = (len(xs), *xs[0].shape), by_number(comm)
+    lines = _lines(shape, scatter + 1, gather + 1, tuple(to), tuple(of), made.rank)
+    return _reshard_packed(xs, *lines, comm)
+
+
+def _fake_packed(xs: List[torch.Tensor], scatter: int, gather: int, to: Sequence[Any], of: Sequence[Any],
+                 comm: int) -> torch.Tensor:
+    one = _fake(xs[0], scatter, gather, to, of, comm)
+    return one.new_empty([len(xs), *one.shape])
+
+
+def _backward_packed(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
+    scatter, gather, to, of = ctx.way
+    back = torch.ops.heddle.exchange(gradient, gather + 1, scatter + 1, of, to, ctx.comm)
+    return list(back.unbind(0)), None, None, None, None, None
+
+
 for _device in ("CPU", "CUDA"):
     _ops.impl("exchange", _exchange, _device)
+    _ops.impl("exchange_packed", _packed, _device)
 torch.library.register_fake("heddle::exchange", _fake, lib=_ops)
 torch.library.register_autograd("heddle::exchange", _backward, setup_context=_setup, lib=_ops)
-keep_order(torch.ops.heddle.exchange)
+torch.library.register_fake("heddle::exchange_packed", _fake_packed, lib=_ops)
+torch.library.register_autograd("heddle::exchange_packed", _backward_packed, setup_context=_setup, lib=_ops)
+keep_order(torch.ops.heddle.exchange, torch.ops.heddle.exchange_packed)

@@ -92,3 +92,25 @@ def checked(name: str, sizes: Sequence[int], ranks: int) -> Sequence[int]:
     if len(sizes) != ranks or any(int(size) < 0 for size in sizes):
         raise ArgumentError(f"{name} is {list(sizes)}, wanted a length of each of {ranks} ranks")
     return sizes
+
+
+class Pad(int):
+    """What would be padded to a dim for ranks to share it evenly, and the extent of the dim, which they share unevenly."""
+
+    extent: int
+
+    def __new__(cls, extent: int, ranks: int) -> "Pad":
+        pad = super().__new__(cls, -extent % ranks)
+        pad.extent = extent
+        return pad
+
+
+def padded(length: int, pad: int, group: Any) -> List[int]:
+    """Every rank's length of a dim of which this one has `length`: with a plain number, as many."""
+    ranks = dist.get_world_size(group_of(group))
+    return balanced(pad.extent if isinstance(pad, Pad) else length * ranks, ranks)
+
+
+def grad_of(scale: Any) -> str:
+    """By the name of what a backend multiplies a gradient with."""
+    return "mean" if scale in ("up", "down") else "sum"
