@@ -54,7 +54,8 @@ def whole_process(q, k, v, slopes):
 
 slopes = torch.tensor([0.0, 0.5, 0.03])
 for n in (80, 61, 2):
-    whole = [draw(seed, 2, 3, n, width, dtype=torch.float64).requires_grad_() for seed, width in ((1, 8), (2, 8), (3, 5))]
+    whole = [draw(seed, 2, 3, n, width, dtype=torch.float64).requires_grad_()
+             for seed, width in ((1, 8), (2, 8), (3, 5))]
     gradient = draw(4, 2, 3, n, 5)
     wanted = whole_process(*whole, slopes.double())
     wanted.backward(gradient.double())

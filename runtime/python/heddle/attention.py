@@ -263,17 +263,20 @@ class Attention(_Sharded):
     scale        None: 1 / sqrt(width)
     threads      of this rank
     saved_forwards   how many forwards may come before their backwards
+    log_sum_exp  True: a call gives (o, lse). lse [b, h, s] of this rank's rows, in float64 for f64 and else in float32,
+                 is the logarithm of the sum of exp(scale q k) over the keys that a query sees, by which results of
+                 several sets of keys are put together
     """
 
     _destroy = lib.heddle_attention_destroy
 
     def __init__(self, comm: "Comm", problem: "str | Line", method: str = "ulysses", *, kv_heads: Optional[int] = None,
                  causal: bool = False, key_lengths: Optional[Sequence[int]] = None, scale: Optional[float] = None,
-                 threads: int = 1, saved_forwards: int = 1):
+                 threads: int = 1, saved_forwards: int = 1, log_sum_exp: bool = False):
         self._method = _method(lib.heddle_attention_method_parse, method)
         super().__init__(comm, problem, method, saved_forwards,
                          {"kv_heads": kv_heads, "causal": causal, "key_lengths": key_lengths, "scale": scale,
-                          "threads": threads})
+                          "threads": threads, "log_sum_exp": log_sum_exp})
         self.kv_heads = self.heads if kv_heads is None else kv_heads
         if self.kv_heads < 1 or self.heads % self.kv_heads:
             raise ArgumentError(f"{self.text}: kv_heads is {self.kv_heads}, which does not divide {self.heads} heads")
@@ -285,12 +288,14 @@ class Attention(_Sharded):
         #: those of gather-kv: k and v as one, from this rank's rows to all, and of their gradient; None likewise
         self.to_whole: Optional[Tuple[str, str]] = _to_whole(self)
         self.causal, self.key_lengths, self.scale, self._threads = causal, key_lengths, scale, threads
+        self.log_sum_exp = log_sum_exp
         self._turns: Optional[List[Turn]] = None
 
     def turns(self) -> List[Turn]:
-        """Of ring and usp, where k and v are gathered in parts: the parts, and who sees what of them."""
+        """Of ring and usp, where k and v are gathered in parts: the parts, and who sees what of them. Of others: what
+        there is of them where they go so for the log-sum-exp, one part where a rank has all rows."""
         if self._turns is None:
-            if self.method != "usp":
+            if self.method not in ("usp", "ulysses"):
                 sides: Optional[str] = re.split(" on |: ", self.text)[2]
             else:
                 sides = self.to_heads and self.to_heads[0][0].rsplit(" -> ", 1)[1].split(" as ")[0]
@@ -307,6 +312,7 @@ class Attention(_Sharded):
         lib.heddle_attention_options_init(ctypes.byref(options))
         options.method, options.kv_heads, options.causal = self._method, self.kv_heads, int(self.causal)
         options.scale, options.threads = 0.0 if self.scale is None else self.scale, self._threads
+        options.log_sum_exp = int(self.log_sum_exp)
         if self.key_lengths is not None:
             options.key_lengths = (ctypes.c_int64 * len(self.key_lengths))(*self.key_lengths)
         return self._state.create(self._destroy, lib.heddle_attention_create, self._state.handle,
@@ -321,9 +327,38 @@ class Attention(_Sharded):
         self.execute_backward(self._last(), given, *self._inputs(dq, dk, dv))
         return dq, dk, dv
 
-    def execute(self, q: Place, k: Place, v: Place, o: Place) -> int:
+    def lines_of_lse(self) -> Optional[Tuple[str, str]]:
+        """Those of `to_heads` for one number in place of a width, there and back."""
+        if self.to_heads is None:
+            return None
+        d = self.line.dims[3]
+        there, back = (re.sub(rf" {d}=\d+\]", f" {d}=1]", text) for text in self.to_heads[0])
+        return there, back
+
+    def __call__(self, q: Any, k: Any, v: Any) -> Any:
+        """o of this rank's rows; (o, lse) with `log_sum_exp`. NumPy arrays [b, s, h, d] with any strides; the result
+        lies in the pool."""
+        if not self.log_sum_exp:
+            return super().__call__(q, k, v)
+        q, k, v = _told(q), _told(k), _told(v)
+        inputs = self._inputs(q, k, v)
+        o, lse = self._empty(q, self.heads, self.dv), self.comm.pool.empty(self.lse_shape, self.lse_dtype)
+        self.execute(*inputs, self._place("o", o, self.heads, self.dv), lse.__array_interface__["data"][0])
+        return o, lse
+
+    @property
+    def lse_shape(self) -> Tuple[int, int, int]:
+        """[b, h, s] of this rank."""
+        return self.q_shape[0], self.q_shape[2], self.q_shape[1]
+
+    @property
+    def lse_dtype(self) -> str:
+        return "float64" if self.line.dtype == "f64" else "float32"
+
+    def execute(self, q: Place, k: Place, v: Place, o: Place, lse: int = 0) -> int:
+        """lse: an address, dense; 0: not wanted"""
         handle, ticket = self._next()
-        self._state.call(lib.heddle_attention_forward, handle, *_arrays((q, k, v, o)), None, None)
+        self._state.call(lib.heddle_attention_forward, handle, *_arrays((q, k, v, o)), lse or None, None)
         return ticket
 
     def execute_backward(self, ticket: int, d_o: Place, dq: Place, dk: Place, dv: Place) -> None:

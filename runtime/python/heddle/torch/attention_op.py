@@ -8,6 +8,7 @@ import torch
 from ..attention import Attention, LinearAttention, Place
 from ..errors import ArgumentError, UnsupportedError
 from ..numbered import by_number
+from .blocks import accumulated
 from .eager import is_transformed, tangent_of
 from .linear_states import by_states
 from .ones import check_empty, filled, held
@@ -16,16 +17,17 @@ from .reshard import check_device, check_plan, dtype_of, keep_order, packed, res
 from .ring_op import ring_attention
 
 _ops = torch.library.Library("heddle", "FRAGMENT")
-_ops.define("attention(Tensor q, Tensor k, Tensor v, int plan) -> (Tensor, Tensor)")
+_ops.define("attention(Tensor q, Tensor k, Tensor v, int plan) -> (Tensor, Tensor, Tensor)")
 _ops.define("attention_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor ticket, int plan) -> "
             "(Tensor, Tensor, Tensor)")
 
 #: of local heads, as torch.nn.functional.scaled_dot_product_attention: q, k, v [b, h, s, d] -> o
 Local = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+_Pair = Tuple[torch.Tensor, torch.Tensor]  #: o and its log-sum-exp
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, *, sdpa: Optional[Local] = None,
-              heads_first: bool = True, empty: str = "nothing") -> torch.Tensor:
+              heads_first: bool = True, empty: str = "nothing") -> Any:
     """o of this rank's rows of the sequence; q, k, v likewise, of any dtype that the method has. With gradients: those
     of a loss that is the sum over all ranks.
 
@@ -40,6 +42,9 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
     Otherwise methods are the library's own, of float32, float64 or bfloat16 in host memory; a backward that comes after
     more than `plan.saved_forwards` other forwards runs the forward again.
     Under autocast q, k and v are of its dtype, and so is o, as with torch's own attention.
+    A plan with `log_sum_exp` gives (o, lse), lse [b, h, s] in float32 at least, by every method; `sdpa`, where there is
+    one, then returns both. Where gradients are wanted lse has one, too, so that results of several sets of keys may be
+    put together: by torch's operations, as above on a device, and "gather-kv" as "ring". "rsa" has it without.
 
     sdpa  gets and returns [b, h, s, d]. Where the plan is causal, or has key_lengths, it has to know; what autocast
           casts it casts itself
@@ -54,6 +59,11 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
     if heads_first:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     q, k, v = _held(q, k, v, plan, empty)
+    if plan.log_sum_exp:
+        if empty != "nothing":
+            raise ArgumentError(f"{plan.text}: with log_sum_exp empty is {empty!r}, wanted 'nothing'")
+        o, lse = _with_lse(q, k, v, plan, sdpa)
+        return o.transpose(1, 2) if heads_first else o, lse
     if plan.method in ("ulysses", "local"):
         o = _ulysses(q, k, v, plan, sdpa or _own(plan))
     elif plan.method == "gather-kv" and (sdpa is not None or not _is_of_library(q)):
@@ -62,7 +72,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
         raise ArgumentError(f"{plan.text}: method {plan.method} is the library's own, sdpa is for ulysses, gather-kv "
                             "and local")
     elif plan.method in ("ring", "usp") and not _is_of_library(q):
-        o = _in_turns(q, k, v, plan)
+        o = _in_turns(q, k, v, plan)[0]
     else:
         o = _planned(q, k, v, plan)
     o = _filled(o, plan, empty)
@@ -91,6 +101,42 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Li
         o = _planned(q, k, v, plan)
     o = _filled(o, plan, empty)
     return o.transpose(1, 2) if heads_first else o
+
+
+def _with_lse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, sdpa: Any) -> _Pair:
+    """[b, s, h, d] -> o likewise, lse [b, h, s]"""
+    if plan.method in ("ulysses", "local"):
+        return _ulysses_with_lse(q, k, v, plan, sdpa or (lambda q, k, v: ring_attention(q, k, v, plan)))
+    if sdpa is not None:
+        raise ArgumentError(f"{plan.text}: with log_sum_exp sdpa is for ulysses and local")
+    if not _is_of_library(q) or torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        if plan.method == "rsa":
+            raise UnsupportedError(f"{plan.text}: rsa has a log-sum-exp of the library's tensors and without gradients")
+        return _in_turns(q, k, v, plan)
+    _autograd_only(q, k, v, plan)
+    return torch.ops.heddle.attention(q, k, v, plan.number)[:2]
+
+
+def _ulysses_with_lse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, sdpa: Any) -> _Pair:
+    _fit(plan, q, k, v, dtype_of(q, plan.text))
+    if plan.method == "local":
+        _whole_rows(plan)
+        o, lse = sdpa(*(x.transpose(1, 2) for x in (q, k, v)))
+        return o.transpose(1, 2), lse
+    return _by_heads_with_lse(q, k, v, plan, sdpa)
+
+
+def _by_heads_with_lse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, attend: Any) -> _Pair:
+    found: List[torch.Tensor] = []
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        o, lse = attend(q, k, v)
+        found.append(lse)
+        return o
+    o, lines = _by_heads(q, k, v, plan, call), plan.lines_of_lse()
+    assert lines is not None
+    there, back = lines
+    return o, resharded(found[0][..., None], back, there, plan.comm)[..., 0].transpose(1, 2)
 
 
 def _held(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any, empty: str) -> Sequence[torch.Tensor]:
@@ -161,18 +207,22 @@ def _own(plan: Attention) -> Local:
 
 def _ulysses(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, sdpa: Local) -> torch.Tensor:
     if plan.method == "local":
-        if plan.q_shape[1] != plan.line.shape[1]:
-            raise UnsupportedError(f"{plan.text}: method local has whole sequences, this rank has {plan.q_shape[1]} of "
-                                   f"{plan.line.shape[1]} rows: ulysses, ring and the others attend over all ranks")
+        _whole_rows(plan)
         return sdpa(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
-    if plan.to_heads is None:
-        raise UnsupportedError(f"{plan.text}: ulysses wants the sequence on one axis and whole heads")
-    return _by_heads(q, k, v, plan, lambda q, k, v: sdpa(q, k, v) if q.shape[1] > 0 else _nothing_of(q, k, v))
+    return _by_heads(q, k, v, plan, lambda q, k, v: sdpa(q, k, v) if q.shape[1] > 0 else nothing_of(q, k, v))
+
+
+def _whole_rows(plan: Attention) -> None:
+    if plan.q_shape[1] != plan.line.shape[1]:
+        raise UnsupportedError(f"{plan.text}: method local has whole sequences, this rank has {plan.q_shape[1]} of "
+                               f"{plan.line.shape[1]} rows: ulysses, ring and the others attend over all ranks")
 
 
 def _by_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, attend: Local) -> torch.Tensor:
     """Rows of all heads [b, s, h, d] to more rows of some of them [b, h, s, d], and back."""
-    assert plan.to_heads is not None
+    if plan.to_heads is None:
+        axes = "two axes" if plan.method == "usp" else "one axis"
+        raise UnsupportedError(f"{plan.text}: {plan.method} wants the sequence on {axes} and whole heads")
     (there, back), together = plan.to_heads
     if plan.heads == plan.kv_heads:
         q, k, v = packed([q, k, v], *together, plan.comm).unbind(0)
@@ -182,15 +232,14 @@ def _by_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
     return resharded(attend(q, k, v), back, there, plan.comm)
 
 
-def _in_turns(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention) -> torch.Tensor:
+def _in_turns(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention) -> _Pair:
     _autograd_only(q, k, v, plan)
     _fit(plan, q, k, v, dtype_of(q, plan.text))
-    if plan.method == "ring":
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        return ring_attention(q, k, v, plan).transpose(1, 2)
-    if plan.to_heads is None:
-        raise UnsupportedError(f"{plan.text}: usp of a device wants the sequence on two axes and whole heads")
-    return _by_heads(q, k, v, plan, lambda q, k, v: ring_attention(q, k, v, plan))
+    if plan.method == "usp":
+        return _by_heads_with_lse(q, k, v, plan, lambda q, k, v: ring_attention(q, k, v, plan))
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    o, lse = ring_attention(q, k, v, plan)
+    return o.transpose(1, 2), lse
 
 
 def _gathered(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, sdpa: Local) -> torch.Tensor:
@@ -199,10 +248,10 @@ def _gathered(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
     _fit(plan, q, k, v, dtype_of(q, plan.text))
     k, v = packed([k, v], *plan.to_whole, plan.comm).unbind(0)
     q = q.transpose(1, 2)
-    return (sdpa(q, k, v) if q.shape[2] > 0 else _nothing_of(q, k, v)).transpose(1, 2)
+    return (sdpa(q, k, v) if q.shape[2] > 0 else nothing_of(q, k, v)).transpose(1, 2)
 
 
-def _nothing_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def nothing_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """A rank without heads or rows has the graph of the others, so that it comes to their backward."""
     return q + (k.sum() + v.sum())
 
@@ -225,12 +274,20 @@ def _fit(plan: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dtype: st
                                 f"{plan.comm.rank} wants {dtype}{wanted}")
 
 
-def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: int) -> Tuple[torch.Tensor, torch.Tensor]:
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+               plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     made = by_number(plan).of_dtype(dtype_of(q, "attention"))
     _fit(made, q, k, v, made.line.dtype)
     q, k, v = _told(q), _told(k), _told(v)
-    o = pooled(made.comm, made.local_shape(made.heads, made.dv), q.dtype)
-    return o, torch.tensor([made.number, made.execute(_place(q), _place(k), _place(v), _place(o))])
+    o, lse = pooled(made.comm, made.local_shape(made.heads, made.dv), q.dtype), _lse_of(made, q)
+    more = (lse.data_ptr(),) if lse.numel() else ()
+    return o, lse, torch.tensor([made.number, made.execute(_place(q), _place(k), _place(v), _place(o), *more)])
+
+
+def _lse_of(plan: Any, q: torch.Tensor) -> torch.Tensor:
+    """Where it is not wanted, [0]."""
+    wanted = isinstance(plan, Attention) and plan.log_sum_exp
+    return q.new_empty(plan.lse_shape if wanted else (0,), dtype=accumulated(q.dtype))
 
 
 def _attention_backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ticket: torch.Tensor,
@@ -247,13 +304,14 @@ def _attention_backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: 
     return out[0], out[1], out[2]
 
 
-def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, torch.Tensor]) -> None:
+def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
     q, k, v, ctx.plan = inputs
     ctx.held = by_number(ctx.plan)  # as long as this graph is there
-    ctx.save_for_backward(q, k, v, output[1])
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(q, k, v, output[2])
 
 
-def _backward(ctx: Any, d_o: torch.Tensor, _: Any) -> Tuple[Any, ...]:
+def _backward(ctx: Any, d_o: torch.Tensor, *_: Any) -> Tuple[Any, ...]:
     q, k, v, ticket = ctx.saved_tensors
     return *torch.ops.heddle.attention_backward(d_o, q, k, v, ticket, ctx.plan), None
 
@@ -263,10 +321,11 @@ def _twice(*_: Any) -> Any:
                            "torch's own")
 
 
-def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: int) -> Tuple[torch.Tensor, torch.Tensor]:
+def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+          plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     made = by_number(plan)
     _fit(made, q, k, v, dtype_of(q, made.text))
-    return q.new_empty(made.local_shape(made.heads, made.dv)), q.new_empty((2,), dtype=torch.int64)
+    return q.new_empty(made.local_shape(made.heads, made.dv)), _lse_of(made, q), q.new_empty((2,), dtype=torch.int64)
 
 
 _ops.impl("attention", _attention, "CPU")

@@ -134,6 +134,17 @@ def _in_chunks_backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: 
     return dq, dk, dv
 
 
+def with_lse_gradient(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor,
+                      d_lse: torch.Tensor) -> Sequence[torch.Tensor]:
+    """d_o, q, k, v and o by which a kernel's backward gives the gradients of a loss that the log-sum-exp is in, too. A
+    kernel takes the sum of d_o o off the gradient of the weights, to which d_lse has to come: columns are added where
+    that sum gets it, and nothing else does."""
+    q, k, v = (F.pad(x, (0, 8)) for x in (q, k, v))
+    d_o, o = F.pad(d_o, (0, 8)), F.pad(o, (0, 8))
+    o[..., -1], d_o[..., -1] = 1, -d_lse
+    return d_o, q, k, v, o
+
+
 FLASH_OF_CPU = Kernel("flash of the CPU", _flash_of_cpu, _flash_of_cpu_backward)
 FLASH = Kernel("flash", _flash, _flash_backward)
 EFFICIENT = Kernel("efficient", _efficient, _efficient_backward)

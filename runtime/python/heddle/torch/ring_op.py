@@ -8,7 +8,7 @@ gradients of this rank's keys and values and of the part's, both in float32 at l
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Iterator, List, Tuple, TypeVar, cast
+from typing import Any, Callable, Iterator, List, Optional, Tuple, TypeVar, cast
 
 import torch
 
@@ -16,18 +16,19 @@ from ..attention import Attention
 from ..errors import UnsupportedError
 from ..numbered import by_number
 from ..turns import Piece, Turn
-from .blocks import accumulated, kernel_for
+from .blocks import accumulated, kernel_for, with_lse_gradient
 from .reshard import _reshard, _reshard_packed, keep_order
 
 _ops = torch.library.Library("heddle", "FRAGMENT")
 _ops.define("ring_attention(Tensor q, Tensor k, Tensor v, int plan) -> (Tensor, Tensor)")
-_ops.define("ring_attention_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, int plan) -> "
-            "(Tensor, Tensor, Tensor)")
+_ops.define("ring_attention_backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
+            "int plan) -> (Tensor, Tensor, Tensor)")
 
 
-def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention) -> torch.Tensor:
-    """q, k, v [b, h, s, d] of this rank's rows -> o. Collective."""
-    return torch.ops.heddle.ring_attention(q, k, v, plan.number)[0]
+def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+                   plan: Attention) -> Tuple[torch.Tensor, torch.Tensor]:
+    """q, k, v [b, h, s, d] of this rank's rows -> o, lse [b, h, s]. Collective."""
+    return torch.ops.heddle.ring_attention(q, k, v, plan.number)
 
 
 class _Blocks:
@@ -112,8 +113,8 @@ def _merge(o: torch.Tensor, lse: torch.Tensor, block: torch.Tensor, block_lse: t
 
 
 @_without_autocast
-def _backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor,
-              lse: torch.Tensor, plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _backward(d_o: torch.Tensor, d_lse: Optional[torch.Tensor], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+              o: torch.Tensor, lse: torch.Tensor, plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     made, q, d_o = by_number(plan), q.contiguous(), d_o.contiguous()
     blocks, kind = _Blocks(made, k), accumulated(q.dtype)
     dq = torch.zeros(q.shape, dtype=kind, device=q.device)
@@ -121,7 +122,7 @@ def _backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
     for turn, keys, values in _rounds(made, k, v):
         part = home if turn.lines is None else home.new_zeros((2, *keys.shape))
         for piece in turn.pieces if q.numel() else ():
-            _add_gradients(blocks, piece, d_o, q, keys, values, o, lse, dq, part)
+            _add_gradients(blocks, piece, d_o, d_lse, q, keys, values, o, lse, dq, part)
         if turn.lines is not None:
             home[:, :, :, turn.own].add_(_reshard(part, turn.lines[1], made.comm))
         del keys, values, part
@@ -129,11 +130,18 @@ def _backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
     return dq.to(q.dtype), dk, dv
 
 
-def _add_gradients(blocks: _Blocks, piece: Piece, d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-                   o: torch.Tensor, lse: torch.Tensor, dq: torch.Tensor, d_part: torch.Tensor) -> None:
-    given = blocks.queries(q, piece), blocks.keys(k, piece), blocks.keys(v, piece)
-    of_o, *more = (blocks.queries(x, piece) for x in (d_o, o, lse))
-    found = kernel_for(*given).backward(of_o, *given, *more, piece.causal, blocks.scale)
+def _add_gradients(blocks: _Blocks, piece: Piece, d_o: torch.Tensor, d_lse: Optional[torch.Tensor], q: torch.Tensor,
+                   k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, dq: torch.Tensor,
+                   d_part: torch.Tensor) -> None:
+    width = q.shape[3]
+    of_q, of_k, of_v = blocks.queries(q, piece), blocks.keys(k, piece), blocks.keys(v, piece)
+    of_d_o, of_o, of_lse = (blocks.queries(x, piece) for x in (d_o, o, lse))
+    if d_lse is not None:
+        given = of_d_o, of_q, of_k, of_v, of_o, blocks.queries(d_lse, piece)
+        of_d_o, of_q, of_k, of_v, of_o = with_lse_gradient(*given)
+    kernel = kernel_for(of_q, of_k, of_v)
+    found = [x[..., :width] for x in kernel.backward(of_d_o, of_q, of_k, of_v, of_o, of_lse, piece.causal,
+                                                     blocks.scale)]
     blocks.of_rows(dq, piece).add_(blocks.back(found[0], piece))
     for into, x in zip(d_part, found[1:]):
         into[piece.samples, :, piece.keys].add_(blocks.back_of_keys(x, piece))
@@ -142,12 +150,14 @@ def _add_gradients(blocks: _Blocks, piece: Piece, d_o: torch.Tensor, q: torch.Te
 def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, torch.Tensor]) -> None:
     q, k, v, ctx.plan = inputs
     ctx.held = by_number(ctx.plan)  # as long as this graph is there
-    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(q, k, v, *output)
 
 
-def _gradient(ctx: Any, d_o: torch.Tensor, _: Any) -> Tuple[Any, ...]:
-    return *torch.ops.heddle.ring_attention_backward(d_o, *ctx.saved_tensors, ctx.plan), None
+def _gradient(ctx: Any, d_o: Optional[torch.Tensor], d_lse: Optional[torch.Tensor]) -> Tuple[Any, ...]:
+    saved = ctx.saved_tensors
+    d_o = torch.zeros_like(saved[3]) if d_o is None else d_o
+    return *torch.ops.heddle.ring_attention_backward(d_o, d_lse, *saved, ctx.plan), None
 
 
 def _twice(*_: Any) -> Any:
@@ -160,7 +170,7 @@ for _device in ("CPU", "CUDA"):
 torch.library.register_fake(
     "heddle::ring_attention", lambda q, k, v, plan: (q.new_empty(q.shape), q.new_empty(
         q.shape[:3], dtype=accumulated(q.dtype))), lib=_ops)
-torch.library.register_fake("heddle::ring_attention_backward", lambda d_o, q, k, v, o, lse, plan: tuple(
+torch.library.register_fake("heddle::ring_attention_backward", lambda d_o, d_lse, q, k, v, o, lse, plan: tuple(
     x.new_empty(x.shape) for x in (q, k, v)), lib=_ops)
 torch.library.register_autograd("heddle::ring_attention", _gradient, setup_context=_setup, lib=_ops)
 torch.library.register_autograd("heddle::ring_attention_backward", _twice, lib=_ops)

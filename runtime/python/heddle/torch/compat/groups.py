@@ -95,7 +95,7 @@ def checked(name: str, sizes: Sequence[int], ranks: int) -> Sequence[int]:
 
 
 class Pad(int):
-    """What would be padded to a dim for ranks to share it evenly, and the extent of the dim, which they share unevenly."""
+    """What would be padded to a dim for ranks to share it evenly, and the dim's extent, which they share as it is."""
 
     extent: int
 

@@ -12,8 +12,8 @@ from .groups import checked, comm_of
 
 def lasp(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: torch.Tensor, group: Any = None, *,
          sizes: Optional[Sequence[int]] = None, method: str = "lasp2") -> torch.Tensor:
-    """o_i = sum over j <= i of exp(-slope (i - j)) (q_i . k_j) v_j, of a sequence of which every rank has its rows: q, k
-    [b, h, n, d] and v [b, h, n, e], of one dtype. Any rows; o has its gradient. Collective.
+    """o_i = sum over j <= i of exp(-slope (i - j)) (q_i . k_j) v_j, of a sequence of which every rank has its rows:
+    q, k [b, h, n, d] and v [b, h, n, e], of one dtype. Any rows; o has its gradient. Collective.
 
     slopes  one of each head, 0 at least, of any shape
     sizes   the ranks' rows; None: as many as this one has, and where that is wrong it is MismatchError, on every rank
