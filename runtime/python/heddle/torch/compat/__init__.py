@@ -11,10 +11,12 @@ Modules have the names of backends: yunchang, videosys, opensora, wan, fastvideo
 A tensor does not say what the other ranks have. Where lengths are not given, all ranks are taken to have as much as
 this one; ranks for which that comes to different tensors get MismatchError.
 """
+from .attend import attention
 from .exchange import all_to_all, gather, split
 from .groups import comm_of, sizes_of
 from .handle import Handle
 from .heads import heads_to_rows, qkv_to_heads
 from .states import lasp
 
-__all__ = ["Handle", "all_to_all", "comm_of", "gather", "heads_to_rows", "lasp", "qkv_to_heads", "sizes_of", "split"]
+__all__ = ["Handle", "all_to_all", "attention", "comm_of", "gather", "heads_to_rows", "lasp", "qkv_to_heads",
+           "sizes_of", "split"]

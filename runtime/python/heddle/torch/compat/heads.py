@@ -21,7 +21,7 @@ def qkv_to_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Any =
     sizes  the ranks' rows; None: as many as this one has, and where that is wrong it is MismatchError, on every rank
     """
     ranks = ranks_of(group)
-    _check(q, k, v)
+    check_qkv(q, k, v)
     rows = [q.shape[_ROWS]] * ranks if sizes is None else checked("sizes", sizes, ranks)
     if ranks == 1:
         return q, k, v
@@ -54,7 +54,7 @@ def heads_of(heads: Any, key_heads: Any, ranks: int) -> Tuple[List[Any], List[An
     return [n * (heads // key_heads) for n in cut], cut
 
 
-def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+def check_qkv(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor) or x.dim() != 4:
             raise ArgumentError(f"{name}: wanted a tensor [b, s, h, d]")

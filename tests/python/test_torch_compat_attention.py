@@ -1,0 +1,91 @@
+"""Attention over one and two process groups, against one process."""
+from ranks import fork
+from test_torch_compat import COMMON
+
+ATTENTION = COMMON + """
+def judged(q, k, v, causal=False):  # [b, s, h, d] -> o likewise, lse [b, h, s]
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = q @ k.mT * 0.3
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[2:], dtype=torch.bool).triu(1), -torch.inf)
+    return (scores.softmax(3) @ v).transpose(1, 2), scores.logsumexp(3)
+
+def close(a, b, within):
+    assert a.shape == b.shape, (a.shape, b.shape)
+    assert a.numel() == 0 or (a - b).abs().max() <= within * (1 + b.abs().max()), (a - b).abs().max()
+
+def compare(ulysses, ring, s, h, kv, *, causal=False, l=0, lse=False, within=3e-6, dtype=torch.float32, **options):
+    over, around = (1 if group is None else dist.get_world_size(group) for group in (ulysses, ring))
+    at, block = (0 if group is None else dist.get_rank(group) for group in (ulysses, ring))
+    if ulysses is ring is None:
+        over, at = size, rank
+    blocks_ = lengths(s, around)
+    rows = lengths(blocks_[block], over)
+    def mine(x, dim=1):  # of [b, s, ...]
+        return part(part(x, dim, blocks_, block), dim, rows, at)
+    whole = [draw(i, 2, s, heads, 8, dtype=torch.float64).requires_grad_() for i, heads in enumerate((h, kv, kv))]
+    text = [draw(7 + i, 2, l, heads, 8, dtype=torch.float64).requires_grad_() for i, heads in enumerate((h, kv, kv))]
+    o, top = judged(*(torch.cat(pair, 1) for pair in zip(whole, text)), causal)
+    given = [mine(x.detach()).to(dtype).requires_grad_() for x in whole]
+    joint = [x.detach().to(dtype).requires_grad_() for x in text]
+    found = hc.attention(*given, ulysses, ring, causal=causal, scale=0.3, joint=joint if l else None, return_lse=lse,
+                         sizes=rows, ring_sizes=blocks_, **options)
+    found = [*(found if l or lse else (found,))]
+    if l and lse:
+        found = [found[0][0], found[1][0], found[0][1], found[1][1]]
+    wanted = [o[:, :s], top[:, :, :s], o[:, s:], top[:, :, s:]][:: 1 if lse else 2][: len(found)]
+    d = [draw(20 + i, *x.shape, dtype=torch.float64) for i, x in enumerate(wanted)]
+    cut = [(lambda x: mine(x, 1)), (lambda x: mine(x, 2)), (lambda x: x), (lambda x: x)][:: 1 if lse else 2]
+    for got, of, take in zip(found, wanted, cut):
+        close(got.double(), take(of), within)
+    inputs, mine_inputs = [*whole, *(text if l else ())], [*given, *(joint if l else ())]
+    gradients = torch.autograd.grad(wanted, inputs, d)
+    got = torch.autograd.grad(found, mine_inputs, [take(x).to(y.dtype) for x, y, take in zip(d, found, cut)])
+    for i, (a, b) in enumerate(zip(got, gradients)):
+        close(a.double(), mine(b) if i < 3 else b, within)
+"""
+
+
+def test_ulysses_and_ring_alone(tmp_path):
+    fork(tmp_path, ATTENTION + """
+world = dist.group.WORLD
+for s, h, kv in ((12, 6, 6), (13, 4, 2), (2, 3, 1), (11, 2, 2)):  # rows, heads for some ranks only
+    for lse in (False, True):
+        for causal in (False, True):
+            compare(None, None, s, h, kv, causal=causal, lse=lse)
+            compare(None, world, s, h, kv, causal=causal, lse=lse)
+        compare(world, None, s, h, kv, l=5, lse=lse)
+        compare(None, world, s, h, kv, l=2, lse=lse)
+for chunks in (2, 3):
+    compare(world, None, 13, 7, 7, chunks=chunks)
+    compare(world, None, 13, 8, 4, chunks=chunks, l=5, lse=True)
+    compare(None, world, 13, 3, 3, chunks=chunks)
+x = draw(1, 2, 4, 3, 8)
+refused(heddle.ArgumentError, "4 chunks of 3 key heads", hc.attention, x, x, x, chunks=4)
+refused(heddle.ArgumentError, "no place in a causal sequence", hc.attention, x, x, x, causal=True, joint=(x, x, x))
+refused(heddle.ArgumentError, "joint has other heads", hc.attention, x, x, x, joint=(x[:, :, :2],) * 3)
+refused(heddle.ArgumentError, "ring_sizes says 5 rows", hc.attention, x, x, x, None, world, ring_sizes=[5] * size)
+refused(heddle.MismatchError, "rank", hc.attention, *[x[:, : 3 + (rank == 1)]] * 3)
+ended()
+""", 3)
+
+
+def test_two_groups(tmp_path):
+    fork(tmp_path, ATTENTION + """
+mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("ring", "ulysses"))
+ulysses, ring = mesh["ulysses"].get_group(), mesh["ring"].get_group()
+for s, h, kv in ((16, 4, 4), (13, 6, 3), (3, 1, 1)):
+    for causal in (False, True):
+        compare(ulysses, ring, s, h, kv, causal=causal)
+    compare(ulysses, ring, s, h, kv, lse=True)
+    compare(ulysses, ring, s, h, kv, l=5, lse=True)
+    compare(ulysses, ring, s, h, kv, l=1)
+compare(ulysses, ring, 13, 6, 3, l=5, chunks=3)
+compare(ulysses, ring, 13, 4, 4, dtype=torch.float64, within=1e-12)
+x = draw(rank, 2, 4, 3, 8)
+even = hc.attention(x, x, x, mesh["ulysses"], mesh["ring"])  # and lengths of one's own
+wanted = F.scaled_dot_product_attention(*[torch.cat([draw(r, 2, 4, 3, 8) for r in range(4)], 1).transpose(1, 2)] * 3)
+close(even, part(wanted.transpose(1, 2), 1), 3e-6)
+ended()
+""", 4)
