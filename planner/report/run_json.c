@@ -70,8 +70,10 @@ void report_run_json(const run_report *report, const run_verdict *verdict)
         report_json_string("switches_on", devices, ", ");
         report_json_string("wire", report->mine.wire, ",\n ");
     }
-    printf("\"layers\": %d, \"ranks\": %d, \"threads\": %d, \"passes\": %" PRId64 ", \"forward_ms\": %.6f,\n",
-           task->info.repeat, report->nranks, task->threads, task->passes, run_ms(way.sum.forward_ns));
+    printf("\"layers\": %d, \"ranks\": %d, \"threads\": %d, \"passes\": %" PRId64
+           ", \"forward_ms\": %.6f, \"forward_median_ms\": %.6f,\n",
+           task->info.repeat, report->nranks, task->threads, task->passes, run_ms(way.sum.forward_ns),
+           report->median_ms);
     print_sum(&way.sum, " ");
     printf(" \"peak_bytes\": [");
     for (int rank = 0; rank < report->nranks; rank++) {

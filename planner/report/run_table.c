@@ -42,7 +42,7 @@ static void print_forward(const run_report *report, const run_way *way)
            t->planned, t->sent, t->messages);
     printf("forward %.3f ms", run_ms(t->forward_ns));
     if (task->passes > 1) {
-        printf(" (the fastest of %" PRId64 " passes)", task->passes);
+        printf(" (the fastest of %" PRId64 " passes; median %.3f ms)", task->passes, report->median_ms);
     }
     printf(", %d thread%s per rank\n"
            "times are of the slowest rank, of every row and of the total its own: rows may add up to more\n",

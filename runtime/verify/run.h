@@ -15,7 +15,7 @@ struct run_task {
     heddle_mesh mesh;
     const heddle_schedule *schedule;
     const feed *feed;
-    int64_t passes; /* the fastest counts */
+    int64_t passes; /* the fastest counts; of the way forward the median, too */
     int threads, backward, recompute;
     int is_reference; /* 1: the run on one rank that the others' is compared with */
     int *step_of;     /* [ranks] step each is in, from 1; memory shared by forked ranks; may be NULL */
@@ -46,6 +46,7 @@ typedef struct run_result {
     run_step *step;               /* [nsteps] of the fastest pass */
     char (*path)[RUN_PATH_BYTES]; /* [nsteps] how this rank moved; "" where nothing did */
     int64_t forward_ns;           /* of the fastest pass */
+    double *pass_ms;              /* [passes] of the way forward */
     const char *wire;             /* of switches between devices, as in heddle_executor_info */
     void *output;       /* whole activation, row-major, in the model's dtype; NULL where it was not asked for */
     int64_t peak_bytes; /* of this process */
@@ -80,6 +81,7 @@ typedef struct run_report {
     const run_task *task;
     run_result mine;
     const char *comm; /* heddle_comm_describe */
+    double median_ms; /* of the passes' ways forward, each of its slowest rank */
     const char *kind; /* "cuda": of the devices that switches are done on, NULL: none */
     int nranks;
     run_step *steps; /* all ranks' steps, rank after rank */

@@ -1,5 +1,6 @@
 /* What the ranks of a run tell one another, and the same run on one rank. */
 #include "runtime/verify/run_pass.h"
+#include "runtime/verify/samples.h"
 
 #include <heddle/sys/device.h>
 #include <stdio.h>
@@ -114,7 +115,10 @@ heddle_status run_task_run(run_report *out, const run_task *task, heddle_comm *c
     if (st == HEDDLE_OK && out->back != NULL) {
         st = heddle_comm_allgather(comm, out->mine.back, out->back, step_bytes);
     }
-    return st == HEDDLE_OK ? heddle_comm_allgather(comm, own, out->totals, sizeof(own)) : st;
+    st = st == HEDDLE_OK ? heddle_comm_allgather(comm, own, out->totals, sizeof(own)) : st;
+    st = st == HEDDLE_OK ? samples_slowest(out->mine.pass_ms, (int)task->passes, comm) : st;
+    out->median_ms = samples_median(out->mine.pass_ms, (int)task->passes);
+    return st;
 }
 
 void run_report_free(run_report *report)

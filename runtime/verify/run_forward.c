@@ -246,6 +246,9 @@ static heddle_status one_pass(run_result *out, run_pass *f, const heddle_schedul
     if (st == HEDDLE_OK) {
         st = heddle_executor_get_info(&info, f->executor);
     }
+    if (st == HEDDLE_OK) {
+        out->pass_ms[f->pass] = (double)info.forward_ns * 1e-6;
+    }
     if (st == HEDDLE_OK && (f->pass == 0 || info.forward_ns + info.backward_ns < out->forward_ns + out->backward_ns)) {
         out->forward_ns = info.forward_ns;
         out->backward_ns = info.backward_ns;
@@ -283,8 +286,10 @@ heddle_status run_forward(run_result *out, const run_task *task, heddle_comm *co
     if (st == HEDDLE_OK) {
         out->step = calloc((size_t)out->nsteps, sizeof(run_step));
         out->path = calloc((size_t)out->nsteps, sizeof(*out->path));
-        st = out->step == NULL || out->path == NULL ? run_no_memory("timings", out->nsteps * (int64_t)sizeof(run_step))
-                                                    : make_conditioning(&f);
+        out->pass_ms = calloc((size_t)task->passes, sizeof(*out->pass_ms));
+        st = out->step == NULL || out->path == NULL || out->pass_ms == NULL
+                 ? run_no_memory("timings", (out->nsteps + task->passes) * (int64_t)sizeof(run_step))
+                 : make_conditioning(&f);
     }
     st = st == HEDDLE_OK ? judge_stream_create(&f.stream, comm) : st;
     if (st == HEDDLE_OK) {
@@ -318,6 +323,7 @@ void run_release(run_result *result)
 {
     free(result->step);
     free(result->path);
+    free(result->pass_ms);
     free(result->output);
     free(result->back);
     free(result->back_path);

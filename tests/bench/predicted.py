@@ -4,7 +4,7 @@
     predicted.py BUILD [--record FILE [--budget S]] [--cases A:B] [--passes N] [--machine FILE] [--seconds S] [--stages]
     predicted.py BUILD --candidates
 
-A machine is calibrated for every transport (or taken from FILE), models are planned, forecast and run: the fastest of N
+A machine is calibrated for every transport (or taken from FILE), models are planned, forecast and run: the median of N
 passes, three times over, and the median of these. Exit 1 where the median error is above 6 % or the worst above 15 %.
 --record does it in slices, each of about S seconds: a call calibrates for one transport, the one with the fewest runs
 in FILE, runs models by it while the time lasts, those with the fewest runs first, and adds them to FILE. At the end
@@ -111,7 +111,7 @@ class Sitting:
         runs = [json.loads(self.call(self.heddle, "run", self.path("model.yaml"), "--schedule", self.path("plan.json"),
                                      "--ranks", str(ranks), "--transport", transport, "--passes",
                                      str(self.options.passes), "--json")) for _ in range(ROUNDS)]
-        return sorted(runs, key=lambda run: run["forward_ms"])[len(runs) // 2]
+        return sorted(runs, key=lambda run: run["forward_median_ms"])[len(runs) // 2]
 
 
 def title(case):
@@ -132,7 +132,7 @@ def run_case(sitting, case):
         block, switch = names.get(stage["stage"], (0, 0))
         stages.append([stage["stage"], stage["layout"], stage["method"], block, stage["block_ms"], switch,
                        stage["switch_ms"]])
-    return {"case": title(case), "predicted_ms": forecast["time_s"] * 1e3, "measured_ms": run["forward_ms"],
+    return {"case": title(case), "predicted_ms": forecast["time_s"] * 1e3, "measured_ms": run["forward_median_ms"],
             "stages": stages}
 
 
@@ -192,7 +192,7 @@ def choose(sitting, _):
         methods += ["t.lin=lasp", "t.lin=lasp2"] if kind == "linear" else softmax
         for method in methods:
             sitting.plan(text, 2, method)
-            found.append((sitting.predict("shm")["time_s"], sitting.measure("shm", 2)["forward_ms"], method))
+            found.append((sitting.predict("shm")["time_s"], sitting.measure("shm", 2)["forward_median_ms"], method))
         best, chosen = min(m for _, m, _ in found), min(found)
         good &= chosen[1] <= (1 + REGRET) * best
         print(f"{kind} {dtype} c={c}: chosen {chosen[2]} {chosen[1]:.2f} ms, best {best:.2f} ms of {len(found)}: "
@@ -206,7 +206,7 @@ def main():
     parser.add_argument("--record")
     parser.add_argument("--budget", type=float, default=70)
     parser.add_argument("--cases", default=":")
-    parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--machine")
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--stages", action="store_true")
