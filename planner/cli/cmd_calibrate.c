@@ -119,6 +119,7 @@ static heddle_status fit(heddle_machine **out, calibrate_result *result, const r
     about.ranks = ranks;
     about.memory_bytes = r->host.memory_bytes / ranks;
     about.overlap_slowdown = result->overlap_slowdown;
+    about.crowding_slowdown = result->crowding_slowdown;
     heddle_status st = heddle_machine_fit(out, measured, result->samples, &about);
     for (int i = 0; i < result->samples && st == HEDDLE_OK; i++) {
         result->sample[i].about.fitted = measured[i].fitted;

@@ -292,6 +292,7 @@ static heddle_status describe(heddle_machine *machine, const heddle_calibration 
     machine->nlevels = machine->nlinks = 1;
     machine->memory_bytes = about->memory_bytes;
     machine->overlap_slowdown = about->overlap_slowdown >= 1 ? about->overlap_slowdown : 1;
+    machine->crowding_slowdown = about->crowding_slowdown >= 1 ? about->crowding_slowdown : 1;
     machine->is_calibrated = 1;
 out:
     return st;

@@ -70,7 +70,9 @@ struct heddle_machine {
     hd_work_rate work[HD_WORKS]
                      [HEDDLE_DTYPE_COUNT]; /* a dtype without points has those of f32, by the rule in rates.c */
     int64_t memory_bytes;
-    double overlap_slowdown; /* >= 1: what work and transfer cost each other where both run at once */
+    double overlap_slowdown;  /* >= 1: what work and transfer cost each other where both run at once */
+    double crowding_slowdown; /* >= 1: what a rank's work takes where all ranks of the innermost level work, as times of
+                               * what it takes where it works alone; work[] is of all at work */
     int is_calibrated;
 };
 
@@ -78,6 +80,9 @@ struct heddle_machine {
 double hd_rate_at(const hd_rate *rate, double size);
 /* Seconds of one operation. amount: flops (bytes for MEMORY); size: see hd_work. 0 where amount is 0. */
 double hd_machine_work_s(const heddle_machine *machine, hd_work work, heddle_dtype dtype, double amount, double size);
+/* What the seconds of work are to be multiplied by where `ranks` work: 1 where all do, less where cores that share
+ * something have it for themselves. */
+double hd_machine_crowding(const heddle_machine *machine, int64_t ranks);
 /* Seconds of one exchange among `group` ranks (all that take part, near or far) of which the busiest rank sends or
  * receives `bytes` by links of this class. 0 where bytes is 0. */
 double hd_machine_exchange_s(const heddle_machine *machine, int link, hd_exchange exchange, int group, double bytes);

@@ -58,6 +58,7 @@ heddle_status hd_preset_fill_cpu(heddle_machine *machine, const char *xml)
     machine->ranks = host.cores;
     const int64_t own = host.memory_bytes / host.cores; /* what an export says may be nonsense */
     machine->memory_bytes = own <= HD_MACHINE_MEMORY_MAX ? own : 0;
+    machine->crowding_slowdown = 1;
     machine->overlap_slowdown = 2; /* the cores that work are those that copy */
     return hd_strdup(&machine->source,
                      "Rough figures of any core, not of this one: 40 GFLOP/s, 4 GB/s copied; they rank "

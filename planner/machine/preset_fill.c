@@ -196,6 +196,7 @@ heddle_status hd_preset_fill(heddle_machine *machine, const hd_preset *p)
     }
     machine->ranks = p->hosts * p->gpus;
     machine->memory_bytes = g->memory_mib << 20;
+    machine->crowding_slowdown = 1;
     machine->overlap_slowdown = 1.126; /* Galvatron's published coefficient */
     return write_source(machine, p);
 }

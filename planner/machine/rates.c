@@ -54,6 +54,16 @@ double hd_machine_work_s(const heddle_machine *machine, hd_work work, heddle_dty
     return amount > 0 && found != NULL ? found->start_s + amount / hd_rate_at(&found->rate, size) : 0;
 }
 
+/* Between alone and all at work the logarithms are interpolated. */
+double hd_machine_crowding(const heddle_machine *machine, int64_t ranks)
+{
+    const int64_t all = machine->level[0].size;
+    if (ranks >= all || !(machine->crowding_slowdown > 1)) {
+        return 1;
+    }
+    return pow(machine->crowding_slowdown, (double)(ranks - all) / (double)(all - 1));
+}
+
 /* An exchange without figures has those of the one that is most like it. */
 static const hd_exchange_rate *find_exchange(const hd_link *link, hd_exchange exchange)
 {

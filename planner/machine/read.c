@@ -14,16 +14,22 @@ enum {
     MACHINE_RANKS,
     MACHINE_MEMORY,
     MACHINE_OVERLAP,
+    MACHINE_CROWDING,
     MACHINE_LEVELS,
     MACHINE_WORK,
     MACHINE_LINKS,
     MACHINE_KEYS
 };
 static const hd_key machine_keys[MACHINE_KEYS] = {
-    [MACHINE_NAME] = {"machine", 1},          [MACHINE_SOURCE] = {"source", 0},
-    [MACHINE_CALIBRATED] = {"calibrated", 0}, [MACHINE_RANKS] = {"ranks", 0},
-    [MACHINE_MEMORY] = {"memory_bytes", 0},   [MACHINE_OVERLAP] = {"overlap_slowdown", 0},
-    [MACHINE_LEVELS] = {"levels", 1},         [MACHINE_WORK] = {"work", 1},
+    [MACHINE_NAME] = {"machine", 1},
+    [MACHINE_SOURCE] = {"source", 0},
+    [MACHINE_CALIBRATED] = {"calibrated", 0},
+    [MACHINE_RANKS] = {"ranks", 0},
+    [MACHINE_MEMORY] = {"memory_bytes", 0},
+    [MACHINE_OVERLAP] = {"overlap_slowdown", 0},
+    [MACHINE_CROWDING] = {"crowding_slowdown", 0},
+    [MACHINE_LEVELS] = {"levels", 1},
+    [MACHINE_WORK] = {"work", 1},
     [MACHINE_LINKS] = {"links", 1},
 };
 
@@ -153,7 +159,7 @@ static heddle_status read_all(heddle_machine *m, const hd_node *root)
 {
     heddle_status st = HEDDLE_OK;
     const hd_node *value[MACHINE_KEYS];
-    m->overlap_slowdown = 1;
+    m->overlap_slowdown = m->crowding_slowdown = 1;
     HD_TRY(hd_map_refuse(root, others, sizeof others / sizeof others[0]));
     HD_TRY(hd_map_read(value, root, machine_keys, MACHINE_KEYS, "the machine"));
     HD_TRY(read_name(m->name, sizeof m->name, value[MACHINE_NAME], "machine"));
@@ -166,6 +172,9 @@ static heddle_status read_all(heddle_machine *m, const hd_node *root)
     }
     if (value[MACHINE_OVERLAP] != NULL) {
         HD_TRY(hd_machine_number(&m->overlap_slowdown, value[MACHINE_OVERLAP], 1, 100, "overlap_slowdown"));
+    }
+    if (value[MACHINE_CROWDING] != NULL) {
+        HD_TRY(hd_machine_number(&m->crowding_slowdown, value[MACHINE_CROWDING], 1, 100, "crowding_slowdown"));
     }
     HD_TRY(hd_machine_read_work(m, value[MACHINE_WORK]));
     HD_TRY(hd_machine_read_links(m, value[MACHINE_LINKS]));

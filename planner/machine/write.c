@@ -90,6 +90,10 @@ static void put_machine(FILE *f, const heddle_machine *m)
     fprintf(f, "\ncalibrated: %s\nranks: %d\nmemory_bytes: %lld        # of a rank; 0: not known\noverlap_slowdown: ",
             m->is_calibrated ? "true" : "false", m->ranks, (long long)m->memory_bytes);
     put_number(f, m->overlap_slowdown);
+    if (m->crowding_slowdown > 1) {
+        fprintf(f, "\ncrowding_slowdown: ");
+        put_number(f, m->crowding_slowdown);
+    }
     fprintf(f, "\nlevels:                # the innermost first\n");
     for (int l = 0; l < m->nlevels; l++) {
         fprintf(f, "  - {name: %s, size: %d, link: %s}\n", m->level[l].name, m->level[l].size,

@@ -196,8 +196,8 @@ static heddle_status add_up(heddle_forecast *f, hd_pricer *p, const heddle_sched
     f->info.transfer_s += seconds(hd_price_gradients_ps(p));
     f->info.time_s = f->info.compute_s + f->info.transfer_s - f->info.hidden_s;
     f->info.serial_s =
-        hd_machine_work_s(p->machine, HD_WORK_PRODUCT, m->dtype, (double)m->serial_flops,
-                          m->text_tokens > 0 ? (double)m->text_tokens : 1); /* once per sample, not in time_s */
+        hd_price_work_s(p, HD_WORK_PRODUCT, m->dtype, (double)m->serial_flops,
+                        m->text_tokens > 0 ? (double)m->text_tokens : 1); /* once per sample, not in time_s */
     f->info.sample_s = m->passes > 0 ? (double)m->passes * f->info.time_s + f->info.serial_s : 0;
     HD_TRY(hold_all(f, p));
     HD_TRY(check_sums(f, s));

@@ -208,10 +208,10 @@ heddle_status hd_price_ends(hd_price *out, const hd_pricer *p, const heddle_layo
         double rows = (double)hd_price_rows(&m->shape, p->mesh, first);
         double in = 2 * rows * (double)m->patch_channels * channels;
         double end = (double)hd_price_rows(&m->shape, p->mesh, last);
-        out->compute_ps = hd_price_ps(hd_machine_work_s(p->machine, HD_WORK_PRODUCT, m->dtype, in, rows));
+        out->compute_ps = hd_price_ps(hd_price_work_s(p, HD_WORK_PRODUCT, m->dtype, in, rows));
         out->compute_ps = hd_add_saturated(
-            out->compute_ps, hd_price_ps(hd_machine_work_s(p->machine, HD_WORK_PRODUCT, m->dtype,
-                                                           2 * end * (double)m->final_channels * channels, end)));
+            out->compute_ps, hd_price_ps(hd_price_work_s(p, HD_WORK_PRODUCT, m->dtype,
+                                                         2 * end * (double)m->final_channels * channels, end)));
     }
     set_time(out);
 out:

@@ -34,6 +34,8 @@ void hd_share_memory(hd_price *out, const hd_share *share, const hd_pricer *pric
 /* Picoseconds of an exchange that takes its slowest level's: the larger of what a rank sends and receives there. */
 int64_t hd_price_exchange(const hd_pricer *pricer, hd_exchange exchange, int group, const hd_link_bytes *link,
                           double part);
+/* Seconds of work that all ranks of the mesh do at once; see hd_machine_work_s. */
+double hd_price_work_s(const hd_pricer *pricer, hd_work work, heddle_dtype dtype, double amount, double size);
 int64_t hd_price_ps(double seconds);
 /* Of two things that run at once, what each takes alone: picoseconds that are saved. */
 int64_t hd_price_hidden(const heddle_machine *machine, int64_t work_ps, int64_t transfer_ps);

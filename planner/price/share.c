@@ -207,16 +207,22 @@ int64_t hd_price_ps(double seconds)
     return ps >= 9.2e18 ? INT64_MAX : (int64_t)ps;
 }
 
+double hd_price_work_s(const hd_pricer *p, hd_work work, heddle_dtype dtype, double amount, double size)
+{
+    return hd_machine_crowding(p->machine, heddle_mesh_size(p->mesh)) *
+           hd_machine_work_s(p->machine, work, dtype, amount, size);
+}
+
 static double product_s(const hd_pricer *p, heddle_dtype dtype, double rows, double k, double n)
 {
-    return hd_machine_work_s(p->machine, HD_WORK_PRODUCT, dtype, 2 * rows * k * n, rows);
+    return hd_price_work_s(p, HD_WORK_PRODUCT, dtype, 2 * rows * k * n, rows);
 }
 
 /* `passes` arrays of the activation's size, read or written. */
 static double passes_s(const hd_pricer *p, const hd_share *s, double passes)
 {
     double bytes = (double)s->rows * (double)s->stage->in_channels * (double)heddle_dtype_bytes(p->model->dtype);
-    return hd_machine_work_s(p->machine, HD_WORK_MEMORY, p->model->dtype, passes * bytes, passes * bytes);
+    return hd_price_work_s(p, HD_WORK_MEMORY, p->model->dtype, passes * bytes, passes * bytes);
 }
 
 /* Of a member's scores and values; a ring takes it block by block. */
@@ -232,10 +238,10 @@ static double attention_s(const hd_pricer *p, const hd_share *s, int backward)
         hd_flops both;
         hd_method_flops(&both, s->method, g, 0, 0);
         flops = (double)(backward ? both.backward : both.forward) * (double)g->fibres_max;
-        return hd_machine_work_s(p->machine, HD_WORK_LINEAR, p->model->dtype, flops, (double)g->rows_most);
+        return hd_price_work_s(p, HD_WORK_LINEAR, p->model->dtype, flops, (double)g->rows_most);
     }
     flops *= backward ? products / 2 : 1;
-    return blocks * hd_machine_work_s(p->machine, HD_WORK_ATTENTION, p->model->dtype, flops / blocks, s->keys / blocks);
+    return blocks * hd_price_work_s(p, HD_WORK_ATTENTION, p->model->dtype, flops / blocks, s->keys / blocks);
 }
 
 /* Forward; `last`: of it what recomputing leaves out, the product at the end and the sum with the residual. */
@@ -271,8 +277,8 @@ static stage_s seconds_of(const hd_pricer *p, const hd_share *share)
     case HEDDLE_STAGE_CROSS:
         t.products = product_s(p, dtype, rows, c, c) + product_s(p, dtype, text, c, 2 * c);
         t.last_product = product_s(p, dtype, rows, c, out);
-        t.attention = hd_machine_work_s(p->machine, HD_WORK_ATTENTION, p->model->dtype,
-                                        4 * rows * (double)p->model->text_tokens * c, (double)p->model->text_tokens);
+        t.attention = hd_price_work_s(p, HD_WORK_ATTENTION, p->model->dtype,
+                                      4 * rows * (double)p->model->text_tokens * c, (double)p->model->text_tokens);
         t.attention_back = t.attention * 2.5;
         break;
     case HEDDLE_STAGE_MLP:
@@ -281,8 +287,7 @@ static stage_s seconds_of(const hd_pricer *p, const hd_share *share)
         t.passes += passes_s(p, share, 2 * (double)s->mlp_channels / c); /* the activation function */
         break;
     case HEDDLE_STAGE_MODULE:
-        t.products =
-            hd_machine_work_s(p->machine, HD_WORK_PRODUCT, p->model->dtype, rows * (double)s->token_flops, rows);
+        t.products = hd_price_work_s(p, HD_WORK_PRODUCT, p->model->dtype, rows * (double)s->token_flops, rows);
         break;
     }
     return t;

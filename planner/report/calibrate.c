@@ -89,8 +89,9 @@ static void print_table(const calibrate_told *about, const calibrate_result *r)
     }
     printf("\nwork and a transfer at the same time: the longer and %.0f %% of the shorter\n",
            (r->overlap_slowdown - 1) * 100);
-    printf("times are of the slowest rank, all ranks at work, a quarter of the samples being faster; +: by how\n"
-           "much the median is above; bytes are those that a rank sends\n");
+    printf("work of all ranks at once: %.2f times as long as of one alone\n", r->crowding_slowdown);
+    printf("times are of the slowest rank, all ranks at work, the mean of the middle samples; +: by how much\n"
+           "the median is above the fastest quarter; bytes are those that a rank sends\n");
     printf("saved to %s after %.1f s\n", about->file, about->seconds);
 }
 
@@ -100,8 +101,9 @@ static void print_json(const calibrate_told *about, const calibrate_result *r)
     report_json_string("machine", about->machine, ", ");
     report_json_string("comm", about->comm, ",\n ");
     report_json_string("file", about->file, ", ");
-    printf("\"ranks\": %d, \"cores\": %d, \"seconds\": %.3f, \"overlap_slowdown\": %.4f,\n \"operations\": [",
-           about->ranks, about->cores, about->seconds, r->overlap_slowdown);
+    printf("\"ranks\": %d, \"cores\": %d, \"seconds\": %.3f, \"overlap_slowdown\": %.4f, \"crowding_slowdown\": %.4f,\n"
+           " \"operations\": [",
+           about->ranks, about->cores, about->seconds, r->overlap_slowdown, r->crowding_slowdown);
     for (int i = 0; i < r->samples; i++) {
         const calibrate_sample *s = &r->sample[i];
         int is_bytes = 0;

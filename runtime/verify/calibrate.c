@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TURNS = 3, LEAST = 2 };
+enum { TURNS = 3, LEAST = 2, CROWDS = 16, CROWD_PART = 10 };
 
 static const double SHORT_MS = 0.2; /* runs that take less are timed several at once */
 
@@ -41,7 +41,7 @@ static heddle_status time_runs(double *ms, calibrate_run *run, int64_t repeats)
     for (int64_t i = 0; i < repeats && st == HEDDLE_OK; i++) {
         st = run->operation->once(run);
     }
-    *ms = (samples_now_ms() - start) / (double)repeats;
+    *ms = (samples_now_ms() - start) / fmax((double)repeats, 1);
     return st;
 }
 
@@ -125,12 +125,58 @@ static heddle_status time_overlap(double *out, heddle_comm *comm, double seconds
     return st;
 }
 
+/* One operation by rank 0 alone, the others waiting, and by all at once, in turn. */
+static heddle_status time_crowd(double *out, calibrate_run *run, double budget_ms)
+{
+    double alone[CROWDS], crowded[CROWDS], ms = 0;
+    int times = 0;
+    const double begun = samples_now_ms();
+    heddle_status st = run->operation->open(run);
+    st = st == HEDDLE_OK ? time_runs(&ms, run, 1) : st;
+    int goes_on = 1;
+    while (goes_on && st == HEDDLE_OK) {
+        st = time_runs(&alone[times], run, heddle_comm_rank(run->comm) == 0);
+        st = st == HEDDLE_OK ? time_runs(&crowded[times++], run, 1) : st;
+        double spent = samples_now_ms() - begun;
+        st = st == HEDDLE_OK ? samples_slowest(&spent, 1, run->comm) : st;
+        goes_on = times < LEAST || (times < CROWDS && spent < budget_ms);
+    }
+    st = st == HEDDLE_OK ? samples_slowest(alone, times, run->comm) : st;
+    st = st == HEDDLE_OK ? samples_slowest(crowded, times, run->comm) : st;
+    st = st == HEDDLE_OK ? heddle_comm_barrier(run->comm) : st;
+    run->operation->close(run);
+    *out = st == HEDDLE_OK ? samples_median(crowded, times) / samples_median(alone, times) : 1;
+    return st;
+}
+
+/* Every work of the list counts alike; they differ less than they drift. */
+static heddle_status time_crowding(calibrate_result *out, heddle_comm *comm, const calibrate_options *o)
+{
+    heddle_status st = HEDDLE_OK;
+    calibrate_run run;
+    calibrate_sample sample = {.times = 0};
+    double product = 0;
+    int works = 0;
+    while (describe(&run, comm, o, &sample, works) && sample.about.ranks == 0) {
+        works++;
+    }
+    for (int i = 0; i < works && st == HEDDLE_OK; i++) {
+        double one = 1;
+        (void)describe(&run, comm, o, &sample, i);
+        st = time_crowd(&one, &run, o->seconds * 1e3 / CROWD_PART / works);
+        product += log(fmax(one, 1));
+    }
+    out->crowding_slowdown = exp(product / works);
+    return st;
+}
+
 heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const calibrate_options *options)
 {
     const int turns = options->seconds >= TURNS ? TURNS : 1;
     heddle_status st = HEDDLE_OK;
     calibrate_run run;
-    *out = (calibrate_result){.sample = calloc(CALIBRATE_SAMPLES + 1, sizeof *out->sample), .overlap_slowdown = 1};
+    *out = (calibrate_result){
+        .sample = calloc(CALIBRATE_SAMPLES + 1, sizeof *out->sample), .overlap_slowdown = 1, .crowding_slowdown = 1};
     if (out->sample == NULL) {
         return judge_no_memory("times", (CALIBRATE_SAMPLES + 1) * (double)sizeof *out->sample);
     }
@@ -146,6 +192,7 @@ heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const 
     }
     if (st == HEDDLE_OK && heddle_comm_size(comm) > 1) {
         st = time_overlap(&out->overlap_slowdown, comm, options->seconds / 20);
+        st = st == HEDDLE_OK ? time_crowding(out, comm, options) : st;
     }
     if (options->watch != NULL && heddle_comm_rank(comm) == 0) {
         options->watch(NULL, 0, 0);

@@ -10,7 +10,7 @@ enum { CALIBRATE_TIMES = 64, CALIBRATE_WHAT_BYTES = 48, CALIBRATE_SAMPLES = 160 
 
 /* An operation and its times. */
 typedef struct calibrate_sample {
-    heddle_measured about;           /* what the fit is told; seconds: undisturbed */
+    heddle_measured about;           /* what the fit is told; seconds: the mean of the middle */
     const char *kind;                /* "mlp", "attention" ...: errors are told by kind */
     char what[CALIBRATE_WHAT_BYTES]; /* "bf16 1024 rows x 512" */
     double ms[CALIBRATE_TIMES];      /* of the slowest rank */
@@ -59,7 +59,7 @@ typedef struct calibrate_options {
 typedef struct calibrate_result {
     calibrate_sample *sample;
     int samples;
-    double overlap_slowdown; /* as in heddle_calibration; 1 of one rank */
+    double overlap_slowdown, crowding_slowdown; /* as in heddle_calibration; 1 of one rank */
 } calibrate_result;
 
 /* Collective, the same on every rank: every operation several times, all ranks at the same time, in three turns through

@@ -36,7 +36,7 @@ echo "$json" | python3 -c '
 import json, sys
 told = json.load(sys.stdin)
 assert told["schema"] == "heddle-calibrate-1" and told["ranks"] == 2 and told["file"].endswith("shm.yaml"), told
-assert 1 <= told["overlap_slowdown"] <= 2
+assert 1 <= told["overlap_slowdown"] <= 2 and told["crowding_slowdown"] >= 1
 operations = told["operations"]
 assert {o["operation"] for o in operations} == set("mlp attention cross linear copy switch hop gather sum".split())
 for o in operations:

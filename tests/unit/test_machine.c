@@ -192,6 +192,22 @@ HD_CASE(levels_and_sizes)
     heddle_machine_destroy(NULL);
 }
 
+/* Four ranks at work take 1.6 times as long as one alone; by equal steps of the logarithm between. */
+HD_CASE(work_of_few_is_not_crowded)
+{
+    static heddle_machine m;
+    m.nlevels = m.nlinks = 1;
+    m.level[0].size = 4;
+    near(hd_machine_crowding(&m, 1), 1, "not known");
+    m.crowding_slowdown = 1.6;
+    near(hd_machine_crowding(&m, 1), 1 / 1.6, "alone");
+    near(hd_machine_crowding(&m, 2), pow(1.6, -2.0 / 3), "two");
+    near(hd_machine_crowding(&m, 4), 1, "all");
+    near(hd_machine_crowding(&m, 8), 1, "more than the innermost level holds");
+    m.level[0].size = 1;
+    near(hd_machine_crowding(&m, 1), 1, "no other");
+}
+
 /* Between two points logarithms are interpolated, outside the nearest holds; so between groups. */
 HD_CASE(looks_up_between_points)
 {

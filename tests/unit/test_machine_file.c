@@ -60,13 +60,14 @@ HD_CASE(reads_everything)
     heddle_machine *m = NULL;
     HD_OK(parse(&m,
                 "machine: two+two\nsource: \"a \\\"b\\\" \\\\ c\\n\"\ncalibrated: true\nranks: 7\nmemory_bytes: 80\n"
-                "overlap_slowdown: 1.5\n" LEVELS
+                "overlap_slowdown: 1.5\ncrowding_slowdown: 1.25\n" LEVELS
                 "work:\n  product: {bf16: {start_s: 0.1, rates: [[1, 2.5], [1e3, 7e14]]}, f32: {rates: 3}}\n"
                 "  attention: {f16: {rates: 4}}\n  linear: {f64: {rates: 5}}\n  memory: {start_s: 1, rates: 6}\n"
                 "links:\n  far: {ring: [{rates: 7}, {ranks: 9, rates: [[2, 8]]}]}\n"
                 "  near: {all_to_all: [{rates: 9}], all_gather: [{rates: 1}], reduce_scatter: [{rates: 2}]}\n"));
     assert_string_equal(m->source, "a \"b\" \\ c\n");
     assert_true(m->is_calibrated && m->ranks == 7 && m->memory_bytes == 80 && m->overlap_slowdown == 1.5);
+    assert_true(m->crowding_slowdown == 1.25);
     assert_true(m->nlevels == 2 && m->level[0].link == 1 && m->level[1].link == 0 && m->level[1].size == 2);
     assert_true(m->work[HD_WORK_PRODUCT][HEDDLE_BF16].start_s == 0.1);
     assert_true(m->work[HD_WORK_PRODUCT][HEDDLE_BF16].rate.per_second[1] == 7e14);
@@ -98,6 +99,7 @@ static const struct {
     {HEDDLE_ERR_LAYOUT, HEAD "ranks: 9\n" LEVELS WORK LINKS, "m.yaml:2:8: 9 ranks, but the levels hold 5 to 8"},
     {HEDDLE_ERR_LAYOUT, HEAD "ranks: 4\n" LEVELS WORK LINKS, "hold 5 to 8"},
     {HEDDLE_ERR_LAYOUT, HEAD "overlap_slowdown: 0.5\n" LEVELS WORK LINKS, "m.yaml:2:19: 'overlap_slowdown'"},
+    {HEDDLE_ERR_LAYOUT, HEAD "crowding_slowdown: 0.5\n" LEVELS WORK LINKS, "m.yaml:2:20: 'crowding_slowdown'"},
     {HEDDLE_ERR_PARSE, HEAD "overlap_slowdown: .nan\n" LEVELS WORK LINKS, "must be a number"},
     {HEDDLE_ERR_PARSE, HEAD "overlap_slowdown: 0x2\n" LEVELS WORK LINKS, "must be a number"},
     {HEDDLE_ERR_PARSE, HEAD "overlap_slowdown: \"2\"\n" LEVELS WORK LINKS, "must be a number"},

@@ -23,6 +23,7 @@ static heddle_calibration about(void)
     out.link = "wire";
     out.ranks = 4;
     out.overlap_slowdown = 1.5;
+    out.crowding_slowdown = 1.25;
     return out;
 }
 
@@ -133,7 +134,7 @@ HD_CASE(a_file_keeps_the_fit)
         }
         near(again, m[i].fitted, 1e-12, "a time by the file");
     }
-    assert_true(back->overlap_slowdown == 1.5 && back->is_calibrated);
+    assert_true(back->overlap_slowdown == 1.5 && back->crowding_slowdown == 1.25 && back->is_calibrated);
     heddle_machine_destroy(machine);
     heddle_machine_destroy(back);
 }

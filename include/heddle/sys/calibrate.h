@@ -61,6 +61,9 @@ typedef struct heddle_calibration {
     int64_t memory_bytes;    /* of a rank; 0: not known */
     double overlap_slowdown; /* what work and a transfer cost each other where both run at once, as times of the shorter
                                 one: 1 nothing, 2 all that could be hidden; 0: not known, 1 */
+    double crowding_slowdown; /* what work takes where all ranks work at once, as times of what it takes where one works
+                                 alone: cores share caches, a power budget or one core's units. Rows of work are of all
+                                 ranks at work. Below 1: not known, 1 */
 } heddle_calibration;
 
 /* `fitted` of every row is written. The caller owns *out.

@@ -37,7 +37,11 @@ class Machine:
     def __init__(self, draw, ranks):
         self.slowdown = draw.choice([1, 1.125, 1.5, 2.25])
         self.is_calibrated = draw.random() < 0.5
-        self.sizes = draw.choice([[ranks], [2, (ranks + 1) // 2], [4, 4], [2, 2, 2]]) if ranks > 1 else [1]
+        sizes = [[ranks], [2, (ranks + 1) // 2], [4, 4], [2, 2, 2]] if ranks > 1 else [[1], [4]]
+        self.sizes = draw.choice(sizes)
+        self.crowding = draw.choice([1, 1.25, 2.5])
+        idle = max(self.sizes[0] - ranks, 0)
+        self.crowd = self.crowding ** (-idle / (self.sizes[0] - 1)) if idle else 1
         self.work, self.links = {}, []
         for name, dtypes in self.WORK.items():
             for dtype in dtypes or (None,):
@@ -50,7 +54,7 @@ class Machine:
             self.links.append(link)
 
     def text(self):
-        out = f"machine: random\noverlap_slowdown: {self.slowdown}\n"
+        out = f"machine: random\noverlap_slowdown: {self.slowdown}\ncrowding_slowdown: {self.crowding}\n"
         out += "calibrated: true\nlevels:\n" if self.is_calibrated else "levels:\n"
         for l, size in enumerate(self.sizes):
             out += f"  - {{name: level{l}, size: {size}, link: link{l}}}\n"
@@ -80,7 +84,7 @@ class Machine:
 
     def work_ps(self, name, dtype, amount, size):
         start, rate = self.work[name, None if name == "memory" else dtype]
-        return (start + amount / rate.at(size)) * 1e12 if amount > 0 else 0
+        return self.crowd * (start + amount / rate.at(size)) * 1e12 if amount > 0 else 0
 
     def exchange_ps(self, exchange, group, level, amount):
         if amount <= 0:
