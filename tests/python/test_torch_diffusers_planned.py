@@ -1,4 +1,7 @@
 """Plans that were found beside those that were written by hand: they hold, and send no more bytes; and on ranks."""
+import fnmatch
+import re
+
 import pytest
 from ranks import fork
 from test_torch_diffusers import COMMON
@@ -33,6 +36,32 @@ def test_found_plans_send_no_more_than_those_by_hand(name):
         print(f"{name} on {ranks}: found {mine.bytes_total} bytes, by hand {hand.bytes_total}")
         assert mine and hand, (str(mine), str(hand), str(plan))
         assert 0 < mine.bytes_total <= hand.bytes_total and mine.forward <= 1e-6, (str(mine), str(hand))
+    by_hand = heddle.diffusers.plan(model, "[sp=3]")
+    assert ht.lint(model, by_hand, found=found, **inputs) == []
+    if name in ("latte", "wan", "flux"):
+        assert ht.lint(model, plan, found=found, **inputs) == []
+        without_a_step(model, by_hand, found, inputs)
+
+
+def without_a_step(model, plan, found, inputs):
+    """Lint names the module of every step that is left out, or says the step."""
+    flat = [(pattern, step) for pattern, steps in plan.steps
+            for step in (steps if isinstance(steps, (tuple, list)) else (steps,))]
+    told = 0
+    for at, (pattern, step) in enumerate(flat):
+        left = [pair for other, pair in enumerate(flat) if other != at]
+        left = [(name, tuple(each for other, each in left if other == name)) for name in dict(left)]
+        if ht.prove(model, left, ranks=3, **inputs):
+            continue
+        (fault,) = ht.lint(model, left, found=found, **inputs)
+        print(f"  without {pattern!r} {step}: {fault}")
+        kind = type(step).__name__
+        named = re.fullmatch(fnmatch.translate(pattern), fault.module) or f"{kind} of" in fault.mend
+        assert f"{kind}(" in fault.mend or f"{kind} of" in fault.mend or kind == "Sizes", (pattern, step, str(fault))
+        taken_from = pattern in ("rope", "pos_embed", "context_embedder")  # whose results are seen where they are taken
+        assert named or kind == "Sizes" or taken_from and kind == "Split", (pattern, step, str(fault))
+        told += 1
+    assert told >= 4, told
 
 
 def test_explored_models_on_ranks(tmp_path):

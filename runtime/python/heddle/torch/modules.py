@@ -277,7 +277,7 @@ def put_on(model: torch.nn.Module, made: Callable[[], Tuple[Any, str]], ranks: R
     return handle
 
 
-def _pairs(plan: Any) -> List[Tuple[Any, Any]]:
+def pairs_of(plan: Any) -> List[Tuple[Any, Any]]:
     """Patterns and their steps."""
     if isinstance(plan, Mapping):
         return list(plan.items())
@@ -299,7 +299,7 @@ def _put(handle: "Parallel", model: torch.nn.Module, plan: Any, facts: List[Tupl
                for hook in module._forward_pre_hooks.values()):
             raise ArgumentError(f"parallelize: {f'{name!r} of ' if name else ''}{type(model).__name__} is parallelized "
                                 "over these ranks already: handle.remove() first, and one plan for all")
-    pairs = _pairs(plan)
+    pairs = pairs_of(plan)
     cut: Set[str] = set()
     handles.append(model.register_forward_pre_hook(Entering(ranks, model), with_kwargs=True))
     for pattern, steps in pairs:

@@ -63,20 +63,20 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise ArgumentError(f"prove: ranks is {ranks!r}, wanted a number of at least 1")
     steps = getattr(plan, "steps", plan)
-    whole = _copied(model)
+    whole = copied(model)
     seen: Dict[str, List[torch.Tensor]] = {}
     for name, module in whole.named_modules():
         module.register_forward_hook(_keeping(name, seen))
-    one = _pass(whole, args, kwargs, gradients)
+    one = passed(whole, args, kwargs, gradients)
     turns, compared = Turns(ranks), _Compared(seen)
 
     def of_rank(rank: int) -> Tuple[Tensors, Tensors, Tensors, SimulatedRanks]:
         mine = SimulatedRanks(f"[sp={ranks}]", rank, turns)
-        each = _copied(model)
+        each = copied(model)
         _watched(each, mine, compared)
         put_on(each, lambda: (steps, ""), mine)
         _unwatched(each, mine)
-        return (*_pass(each, args, kwargs, gradients), mine)
+        return (*passed(each, args, kwargs, gradients), mine)
     try:
         every = turns.run(of_rank)
     except Exception as error:  # whatever a model raises
@@ -87,11 +87,11 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
 def _raised(error: Exception, compared: "_Compared") -> str:
     notes = " ".join(getattr(error, "__notes__", ()))
     began = f"; before, '{compared.first}' gives another result" if compared.first else ""
-    within = f" in '{compared.running}'" if compared.running else ""
-    return f"a rank raises {type(error).__name__}{within}: {str(error).strip()[:400]} {notes}".rstrip() + began
+    where = f" in '{compared.running}'" if compared.running else ""
+    return f"a rank raises {type(error).__name__}{where}: {str(error).strip()[:400]} {notes}".rstrip() + began
 
 
-def _copied(model: torch.nn.Module) -> torch.nn.Module:
+def copied(model: torch.nn.Module) -> torch.nn.Module:
     """Its own modules and buffers, and parameters in the model's memory; in eval mode."""
     memo: Dict[int, Any] = {}
     for at, p in enumerate(model.parameters()):
@@ -109,7 +109,7 @@ def _copied(model: torch.nn.Module) -> torch.nn.Module:
                                ) from error
 
 
-def _pass(model: torch.nn.Module, args: Any, kwargs: Any, gradients: bool) -> Tuple[Tensors, Tensors, Tensors]:
+def passed(model: torch.nn.Module, args: Any, kwargs: Any, gradients: bool) -> Tuple[Tensors, Tensors, Tensors]:
     """Results, gradients of arguments, gradients of parameters."""
     wants = gradients and any(p.requires_grad for p in model.parameters())
     numbers = {at: x for at, x in {**tensors_of(args), **tensors_of(kwargs)}.items() if x.is_floating_point()}
@@ -178,7 +178,7 @@ def _is_part(ranks: SimulatedRanks, mine: torch.Tensor, whole: torch.Tensor) -> 
         if not fits:
             return True
         return any(_is_part(ranks, mine, fit) for fit in fits)
-    return _far(mine, whole) <= _within(whole) or any(ranks.part(name)[1] == 0 for name in ranks.sizes)
+    return far(mine, whole) <= within(whole) or any(ranks.part(name)[1] == 0 for name in ranks.sizes)
 
 
 def _watched(model: torch.nn.Module, ranks: SimulatedRanks, compared: _Compared) -> None:
@@ -201,11 +201,11 @@ def _unwatched(model: torch.nn.Module, ranks: SimulatedRanks) -> None:
         module.register_forward_hook(leave)
 
 
-def _within(x: torch.Tensor) -> float:
+def within(x: torch.Tensor) -> float:
     return {2: 32, 1: 32}.get(x.dtype.itemsize, 1000) * torch.finfo(x.dtype).eps if x.is_floating_point() else 0.0
 
 
-def _far(a: torch.Tensor, b: torch.Tensor, least: float = 0.0) -> float:
+def far(a: torch.Tensor, b: torch.Tensor, least: float = 0.0) -> float:
     """The largest difference, of the largest element."""
     if a.shape != b.shape:
         return float("inf")
@@ -226,12 +226,12 @@ def _judged(ranks: int, one: Any, every: List[Any], compared: _Compared, model: 
     for results, _, _, _ in every:
         if results.keys() != out.keys():
             return Proof(ranks, False, why=f"the model returns {len(results)} tensors, on one rank {len(out)}")
-        forward = max(forward, *(_far(results[name], out[name]) for name in out), 0.0)
+        forward = max(forward, *(far(results[name], out[name]) for name in out), 0.0)
         bits = bits and all(torch.equal(results[name], out[name]) for name in out)
-    within = max((_within(y) for y in out.values()), default=0.0)
+    most = max((within(y) for y in out.values()), default=0.0)
     moves = every[0][3].moves
-    first = compared.first if forward > within else ""
-    if forward > within:
+    first = compared.first if forward > most else ""
+    if forward > most:
         return Proof(ranks, False, bits, forward, worst=first, moves=moves, why=(
             f"the result is another, by {forward:.1e} of its largest element; '{first}' "
             f"({type(dict(model.named_modules()).get(first)).__name__}) is the first module whose result is no part of "
@@ -242,9 +242,9 @@ def _judged(ranks: int, one: Any, every: List[Any], compared: _Compared, model: 
         least = 1e-2 * max((float(g.abs().max()) for g in mine.values() if g.numel()), default=0.0)
         for key, g in mine.items():
             for got in [x.get(key) for _, x, _, _ in every] if side == "argument" else [summed[key]]:
-                far = _far(got, g, least) if isinstance(got, torch.Tensor) else float("inf")
-                if far > worst:
-                    worst, name = far, f"{side} '{key}'"
-    holds = worst <= 10 * within
+                away = far(got, g, least) if isinstance(got, torch.Tensor) else float("inf")
+                if away > worst:
+                    worst, name = away, f"{side} '{key}'"
+    holds = worst <= 10 * most
     why = "" if holds else f"the gradient of {name} is another, by {worst:.1e} of its largest element"
     return Proof(ranks, holds, bits, forward, worst if dx or dw else None, "" if holds else name, why, moves=moves)

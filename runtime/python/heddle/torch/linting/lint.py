@@ -1,0 +1,91 @@
+"""A plan by hand, tried on ranks that are simulated: the first thing that goes wrong, its cause, and what mends it."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+
+from ...errors import ArgumentError, Error
+from ..exploring import Exploration, explore
+from ..proving.proof import Proof, prove
+from .causes import cause_of
+from .known import Known
+from .saved import saved_by
+from .watched import Watched, watched
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Of a plan."""
+
+    module: str  #: where a step has to be, or another one
+    sentence: str
+    mend: str
+
+    def __str__(self) -> str:
+        return f"{self.sentence}. {self.mend}"
+
+
+def lint(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, found: Optional[Exploration] = None,
+         **kwargs: Any) -> List[Fault]:
+    """What is wrong with a plan by hand, with its cause: a module that mixes a dim which is cut there, a Split without
+    a Gather, positions or masks that are whole beside rows that are cut, a side input that goes round the split, a
+    tensor that counts on every rank, moves that a better plan saves. Nothing: the plan holds, as `prove` says.
+
+        for fault in heddle.torch.lint(model, plan, hidden_states=x, timestep=t):
+            print(fault)
+
+    The model runs whole and on so many ranks, which are simulated in this process; nothing is left of that. The first
+    fault of a pass is told, since whatever comes behind it is wrong by it: mend it, and ask again.
+
+    plan   steps as `parallelize` takes them, or a Plan
+    args   of a forward pass, of small extents that differ
+    found  what `explore` found with these arguments, where it is there already: lint asks it for the names of dims, and
+           for a plan that sends less
+
+    What the whole model raises goes on. ArgumentError: ranks below 2, no module.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise ArgumentError(f"lint: the model is a {type(model).__name__}, wanted a torch.nn.Module")
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 2:
+        raise ArgumentError(f"lint: ranks is {ranks!r}, wanted a number of at least 2")
+    steps = getattr(plan, "steps", plan)
+    every = watched(model, steps, args, kwargs, ranks)
+    if found is None:
+        try:
+            found = explore(model, *args, **kwargs)
+        except Error:  # then extents alone say which dim an axis is
+            pass
+    known = Known(found, max((each.sizes for each in every), key=len))
+    said = cause_of(model, steps, every, known)
+    if said:
+        module, sentence, mend = said
+        return [Fault(module, sentence.replace("of ''", "of the model"), mend)]
+    faults = [Fault(*said) for said in _counted(every)]
+    proof = prove(model, steps, *args, ranks=ranks, **kwargs)
+    if not proof:
+        return faults or [_unproved(proof)]
+    order: Dict[Tuple[str, bool], int] = {}
+    for at, seen in enumerate(every[0].seen):
+        order.setdefault((seen.module, seen.side != "given"), at)
+    return faults + [Fault(*said) for said in saved_by(model, steps, found, proof, ranks, args, kwargs, order)]
+
+
+def _counted(every: List[Watched]) -> List[Any]:
+    """Tensors that leave a model otherwise than by its results."""
+    made = []
+    for name, x in every[0].kept.items():
+        others = [each.kept.get(name) for each in every[1:]]
+        same = all(y is not None and y.shape == x.shape and torch.equal(x, y) for y in others)
+        module, _, attribute = name.rpartition(".")
+        counts = f"a loss of it counts {len(every)} times, once on every rank" if same else \
+            "a loss of it is of every rank's own rows, and its gradient no addend of the whole one's"
+        made.append((module, f"'{module}' keeps '{attribute}', a tensor with a gradient that the model does not return"
+                             f": {counts}", "Return it from the model, whose results count once"))
+    return made
+
+
+def _unproved(proof: Proof) -> Fault:
+    return Fault(proof.worst, f"the plan does not hold on {proof}",
+                 "What the steps cannot see counts otherwise there: a tensor that the model detaches or keeps")

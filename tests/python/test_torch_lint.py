@@ -1,0 +1,246 @@
+"""Plans with one fault each: lint names the module, and says what it is; right plans have none."""
+import pytest
+import torch
+import torch.nn.functional as F
+from test_torch_prove import Mean, made, planted
+
+import heddle
+import heddle.torch as ht
+from heddle.torch import Attend, Extent, Gather, Split, Switch
+
+torch.set_num_threads(1)
+WIDTH = 16
+
+
+class Rows(torch.nn.Module):
+    """x[b, s, c] through a part of each kind."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(3, WIDTH), torch.nn.Linear(WIDTH, 5)
+        self.blocks = torch.nn.ModuleList(parts)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+class Mlp(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + F.gelu(self.up(x))
+
+
+class Numbered(torch.nn.Module):
+    """The first rows of a table, as many as there are."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.randn(64, WIDTH))
+
+    def forward(self, x):
+        return x + self.table[:x.shape[1]]
+
+
+class Taps(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+
+    def forward(self, x):
+        return self.conv(x.transpose(1, 2)).transpose(1, 2)
+
+
+class Sums(torch.nn.Module):
+    def forward(self, x):
+        return x.cumsum(1)
+
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, mask=None):
+        q, k, v = (y.unflatten(-1, (4, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        return x + self.out(F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2))
+
+
+class Keeping(Mlp):
+    """A loss beside its result."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        self.beside = y.pow(2).mean()
+        return y
+
+
+class Counting(torch.nn.Module):
+    """A shape made of a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.mlp = Mlp()
+
+    def forward(self, x, rows):
+        return self.mlp(x).reshape(x.shape[0], rows, WIDTH)
+
+
+class Counted(Rows):
+    def forward(self, x):
+        s, x = x.shape[1], self.first(x)
+        for block in self.blocks:
+            x = block(x, s)
+        return self.last(x)
+
+
+class Placed(Rows):
+    """Code between modules numbers rows, or brings them back that went round."""
+
+    def __init__(self, *parts, way):
+        super().__init__(*parts)
+        self.way, self.table = way, torch.nn.Embedding(64, WIDTH)
+
+    def forward(self, x):
+        x = self.first(x)
+        round_ = x
+        x = self.blocks[0](x)
+        if self.way == "number":
+            x = x + self.table(torch.arange(x.shape[1]))
+        elif self.way == "mean":
+            x = x - x.mean(1, keepdim=True)
+        elif self.way == "round":
+            x = self.blocks[1](x) + round_
+        return self.last(self.blocks[-1](x))
+
+
+class Masked(Rows):
+    def forward(self, x, mask):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.last(x)
+
+
+class Lit(torch.nn.Module):
+    """Some rows count less, as a mask says."""
+
+    def __init__(self):
+        super().__init__()
+        self.mlp = Mlp()
+
+    def forward(self, x, mask):
+        return self.mlp(x) * mask[..., None]
+
+
+def ends(*more):
+    return [("blocks.0", Split("x", "b s c", "s")), *more, ("last", Gather("output", "b s o", "s"))]
+
+
+X = torch.randn(2, 11, 3)
+MASK = (torch.arange(22) % 3 > 0).float().reshape(2, 11)
+#: a model and its arguments, a plan, words of the fault, its module
+FAULTS = {
+    "a mean": (Rows(Mlp(), Mean()), (X,), ends(), "mixes rows of s", "blocks.1"),
+    "taps": (Rows(Mlp(), Taps()), (X,), ends(), "(halo)", "blocks.1.conv"),
+    "sums": (Rows(Mlp(), Sums()), (X,), ends(), "(causal)", "blocks.1"),
+    "attention": (Rows(Attention()), (X,), ends(), "Attend('s') at 'blocks.0'", "blocks.0"),
+    "numbered": (Rows(Mlp(), Numbered()), (X,), ends(), "by their number", "blocks.1"),
+    "numbered between": (Placed(Mlp(), Mlp(), way="number"), (X,), ends(), "numbers rows of s", "table"),
+    "mean between": (Placed(Mlp(), Mlp(), way="mean"), (X,), ends(), "mixes or numbers rows of s", "blocks.1"),
+    "round": (Placed(Mlp(), Mlp(), way="round"), (X,), ends(), "needs s as it is on one rank", "blocks.1"),
+    "no gather": (Rows(Mlp()), (X,), ends()[:-1], "Split without Gather", "last"),
+    "gather of another": (Rows(Mlp()), (X,), [*ends()[:-1], ("last", Gather("output", "b o s", "s"))], "'b o s'",
+                          "last"),
+    "mask": (Masked(Lit()), (X, MASK), ends(), "'mask' of 'blocks.0' goes round the split", "blocks.0"),
+    "mask of other dims": (Masked(Lit()), (X, MASK), ends(("blocks.*", Split("mask", "s b", "s"))), "'s b'",
+                           "blocks.0"),
+    "kept": (Rows(Keeping()), (X,), ends(), "keeps 'beside'", "blocks.0"),
+    "kept whole": (Rows(Mlp(), Keeping()), (X,), [("blocks.0", (Split("x", "b s c", "s"),
+                                                                Gather("output", "b s c", "s")))],
+                   "counts 3 times", "blocks.1"),
+    "an extent": (Counted(Counting()), (X,), ends(), "Extent('rows', 's')", "blocks.0"),
+    "no such module": (Rows(Mlp()), (X,), ends(("block.*", Attend("s"))), "no module of Rows is called 'block.*'", ""),
+    "no such argument": (Rows(Mlp()), (X,), ends(("blocks.0.up", Split("x", "b s c", "s"))), "has no argument 'x'", ""),
+    "attends by nothing": (Rows(Mlp()), (X,), ends(("blocks.0.up", Attend("s"))), "scaled_dot", "blocks.0.up"),
+    "twice": (Rows(Mlp()), (X,), [*ends(), ends()[0]], "the plan has 'blocks.0' twice", ""),
+    "no step": (Rows(Mlp()), (X,), ends(("blocks.0.up", 3)), "has the step 3", ""),
+    "another dim": (Rows(Attention()), (X,), ends(("blocks.*", Attend("t"))), "the extent of 't' is not known",
+                    "blocks.0"),
+    "cut twice": (Rows(Mlp(), Mlp()), (X,), ends(("blocks.1", Split("x", "b s c", "s"))), "is cut here", "blocks.1"),
+    "there and back": (Rows(Mlp(), Mlp()), (X,), ends(("blocks.1", (Gather("x", "b s c", "s"),
+                                                                    Split("x", "b s c", "s")))),
+                       "undo one another", "blocks.1"),
+    "whole between": (Rows(Mlp(), Mlp(), Mlp()), (X,), ends(
+        ("blocks.1", Gather("x", "b s c", "s")), ("blocks.2", Split("x", "b s c", "s"))), "undo one another",
+        "blocks.1"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted_faults(name):
+    model, given, plan, said, where = FAULTS[name]
+    faults = ht.lint(model, plan, *given)
+    print(*faults)
+    assert faults and faults[0].module == where and said in str(faults[0]), (where, [str(fault) for fault in faults])
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()) and model.training
+
+
+RIGHT = {
+    "rows": (Rows(Mlp(), Mlp()), (X,), ends()),
+    "attention": (Rows(Attention(), Mlp()), (X,), ends(("blocks.0", (Split("x", "b s c", "s"), Attend("s"))))[1:]),
+    "mean in the whole": (Rows(Mlp(), Mean()), (X,), [("blocks.0", (Split("x", "b s c", "s"),
+                                                                    Gather("output", "b s c", "s")))]),
+    "mask": (Masked(Lit()), (X, MASK), ends(("blocks.*", Split("mask", "b s", "s")))),
+    "extent": (Counted(Counting()), (X,), ends(("blocks.*", Extent("rows", "s")))),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_plans(name):
+    model, given, plan = RIGHT[name]
+    assert ht.lint(model, plan, *given) == [] and ht.prove(model, plan, *given)
+
+
+def test_switched_plans():
+    model, given = made()
+    found = ht.explore(model, **given)
+    plan = found.plan(model, "[sp=3]")
+    assert ht.lint(model, plan, found=found, **given) == []
+    wanted = "last", "space.0", "time.0", "time.0", "space.1", "space.0", "time.0", "space.1"
+    for (steps, _), where in zip(planted(plan), wanted):
+        faults = ht.lint(model, steps, found=found, **given)
+        print(*faults)
+        assert faults and faults[0].module == where, (where, *map(str, faults))
+    for name, old, new, said, where in (
+            ("time.0", "(b w) _", "(w b) _", "Write '(b w) _'", "time.0"),
+            ("space.0", "(b h) w _", "(h b) w _", "Write '(b h) w _'", "space.0")):
+        steps = [(each, tuple(type(step)(**{**vars(step), "dims": new if step.dims == old else step.dims}) for step in (
+            value if isinstance(value, tuple) else (value,))) if each == name else value) for each, value in plan.steps]
+        faults = ht.lint(model, steps, found=found, **given)
+        assert faults and faults[0].module == where and said in str(faults[0]), [str(fault) for fault in faults]
+    more = [(name, (*steps, Switch("output", "(b w) h _", "h", "w"), Switch("output", "(b w) h _", "w", "h"))
+             if name == "time.0" else steps) for name, steps in plan.steps]
+    (fault,) = ht.lint(model, more, found=found, **given)
+    assert "undo one another" in fault.sentence and fault.module == "time.0", fault
+    at = dict(plan.steps)
+    whole = [*at["space.0"][:-1], Gather("output", "(b h) w _", "h")], [Split("x", "(b w) h _", "w"), *at["time.0"]]
+    steps = [(name, dict(zip(("space.0", "time.0"), map(tuple, whole))).get(name, each)) for name, each in plan.steps]
+    (fault,) = ht.lint(model, steps, found=found, **given)
+    assert fault.module == "space.0" and "are enough" in fault.sentence and "Switch" in fault.mend, fault
+
+
+def test_what_is_refused():
+    model, plan = Rows(Mlp()), ends()
+    for words, call in (("the model is a int", lambda: ht.lint(3, plan, X)),
+                        ("ranks is 1, wanted a number of at least 2", lambda: ht.lint(model, plan, X, ranks=1))):
+        with pytest.raises(heddle.ArgumentError) as error:
+            call()
+        assert words in str(error.value)
+    with pytest.raises(RuntimeError):
+        ht.lint(model, plan, X[..., :2])
