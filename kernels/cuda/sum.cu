@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { THREADS = 128 };
+enum { THREADS = 128, AT_ONCE = 4 /* terms whose loads are under way together */ };
 static const int64_t MOST_BLOCKS = 1024;
 
 typedef struct sum_args {
@@ -36,25 +36,28 @@ typedef struct sum_args {
     }                                                                                                                  \
     HD_DEV void name##_sixteen(const sum_args *a, int64_t at)                                                          \
     {                                                                                                                  \
-        wide sum[16 / bytes];                                                                                          \
-        name##_vector v;                                                                                               \
-        v.whole = hd_load_16(a->term[0] + at);                                                                         \
-        HD_UNROLL                                                                                                      \
-        for (int i = 0; i < 16 / bytes; i++) {                                                                         \
-            sum[i] = widen(v.part[i]);                                                                                 \
-        }                                                                                                              \
-        for (int k = 1; k < a->nterms; k++) {                                                                          \
-            v.whole = hd_load_16(a->term[k] + at);                                                                     \
+        wide sum[16 / bytes] = {0};                                                                                    \
+        name##_vector v[AT_ONCE] = {{{0, 0}}};                                                                         \
+        for (int k = 0; k < a->nterms; k += AT_ONCE) {                                                                 \
             HD_UNROLL                                                                                                  \
-            for (int i = 0; i < 16 / bytes; i++) {                                                                     \
-                sum[i] = (wide)(sum[i] op widen(v.part[i]));                                                           \
+            for (int u = 0; u < AT_ONCE; u++) {                                                                        \
+                if (k + u < a->nterms) {                                                                               \
+                    v[u].whole = hd_load_16(a->term[k + u] + at);                                                      \
+                }                                                                                                      \
+            }                                                                                                          \
+            HD_UNROLL                                                                                                  \
+            for (int u = 0; u < AT_ONCE && k + u < a->nterms; u++) {                                                   \
+                HD_UNROLL                                                                                              \
+                for (int i = 0; i < 16 / bytes; i++) {                                                                 \
+                    sum[i] = k + u == 0 ? widen(v[u].part[i]) : (wide)(sum[i] op widen(v[u].part[i]));                 \
+                }                                                                                                      \
             }                                                                                                          \
         }                                                                                                              \
         HD_UNROLL                                                                                                      \
         for (int i = 0; i < 16 / bytes; i++) {                                                                         \
-            v.part[i] = narrow(sum[i]);                                                                                \
+            v[0].part[i] = narrow(sum[i]);                                                                             \
         }                                                                                                              \
-        hd_store_16(a->dst + at, v.whole);                                                                             \
+        hd_store_16(a->dst + at, v[0].whole);                                                                          \
     }                                                                                                                  \
     HD_KERNEL(name, sum_args, a)                                                                                       \
     {                                                                                                                  \
