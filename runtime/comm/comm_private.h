@@ -21,7 +21,7 @@ enum { HD_RECORD_BYTES = 256 /* what every rank tells the others when something 
 typedef struct hd_device_place {
     hd_process process;
     int32_t number;
-    char id[44]; /* on its host */
+    char id[44]; /* of it, everywhere */
 } hd_device_place;
 
 /* What differs between transports; no slot is NULL but check, relax and destroy, and sendrecv and those of exchanges

@@ -128,10 +128,11 @@ int hd_enqueued_has_ended(hd_enqueued *e, int64_t deadline_ns)
     return done;
 }
 
+/* Of its own stream, too: a handle says nothing, as that of a stream which is gone may be given out again. */
 heddle_status hd_enqueued_order(hd_enqueued *e, heddle_stream stream)
 {
     heddle_status st = find(e);
-    return st == HEDDLE_OK && atomic_load(&e->mark) != 0 && stream != e->stream
+    return st == HEDDLE_OK && atomic_load(&e->mark) != 0
                ? e->device->library->stream_wait(stream, e->event, e->device->number)
                : st;
 }

@@ -134,6 +134,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
     }
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "emulated device");
+    out->uuid.bytes[0] = (char)(device + 1);
     out->totalGlobalMem = (size_t)memory_bytes;
     out->major = 9;
     out->multiProcessorCount = atomic_load(&processors);
@@ -166,16 +167,6 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int dev
         return cudaSuccess;
     }
     return hd_sim_result(cudaErrorInvalidValue);
-}
-
-cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int device)
-{
-    HD_SIM_CALL();
-    if (!hd_sim_is_device(device)) {
-        return hd_sim_result(cudaErrorInvalidDevice);
-    }
-    return hd_sim_result(snprintf(id, (size_t)bytes, "0000:%02x:00.0", device + 1) < bytes ? cudaSuccess
-                                                                                           : cudaErrorInvalidValue);
 }
 
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)

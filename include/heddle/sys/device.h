@@ -87,7 +87,7 @@ typedef struct heddle_device {
     /* How many blocks of kernels that wait for other ranks the device is sure to run at the same time, all ranks that
      * share it together. */
     heddle_status (*blocks)(int *blocks, int device);
-    /* A word for the device that is the same in all processes of its host. */
+    /* A word of at most 32 letters for the device: the same in all processes, and no other device's on any host. */
     heddle_status (*identify)(char *out, size_t bytes, int device);
     /* Kernels of `device` may touch the memory of `peer`, too, a device of the same process. HEDDLE_ERR_UNSUPPORTED:
      * they cannot reach it. */

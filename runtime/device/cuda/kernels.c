@@ -6,6 +6,8 @@
 #include <stdatomic.h>
 #endif
 
+#include <stdio.h>
+
 static cudaError_t create_first(cudaStream_t *stream)
 {
     int last = 0, first = 0;
@@ -63,10 +65,15 @@ heddle_status hd_cuda_store(void *dst, const void *src, size_t bytes, int device
 }
 #endif
 
+/* By its UUID: slices of one GPU (MIG) have one bus id, and so have GPUs of several hosts. */
 heddle_status hd_cuda_identify(char *out, size_t bytes, int device)
 {
+    struct cudaDeviceProp about;
     heddle_status st = HEDDLE_OK;
-    HD_CUDA_ON(device, HD_CUDA(device, cudaDeviceGetPCIBusId(out, (int)bytes, device)));
+    HD_CUDA_ON(device, HD_CUDA(device, cudaGetDeviceProperties(&about, device)));
+    for (size_t i = 0; st == HEDDLE_OK && i < sizeof about.uuid.bytes && 2 * i + 2 < bytes; i++) {
+        snprintf(out + 2 * i, bytes - 2 * i, "%02x", (unsigned char)about.uuid.bytes[i]);
+    }
     return st;
 }
 
