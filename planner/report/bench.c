@@ -23,6 +23,9 @@ static void print_json_of_device(const heddle_bench_result *r)
                ratio(r->roofline_device_min_ms, r->device_min_ms),
                ratio(r->roofline_device_median_ms, r->device_median_ms));
     }
+    if (r->enqueue_min_ms > 0) {
+        printf(" \"enqueue_min_ms\": %.6f, \"enqueue_median_ms\": %.6f,\n", r->enqueue_min_ms, r->enqueue_median_ms);
+    }
     if (r->graph_min_ms > 0) {
         printf(" \"graph_min_ms\": %.6f, \"graph_median_ms\": %.6f, \"graph_ratio\": %.4f, "
                "\"graph_ratio_median\": %.4f,\n",
@@ -73,6 +76,8 @@ static void print_on_device(const heddle_bench_result *r)
     if (r->graph_min_ms > 0) {
         print_row("graph", r->graph_min_ms, r->graph_median_ms, r->bytes_total, "by the device's clock, replays");
     }
+    printf("%-10s %12.5f %12.5f %9s  the host's, until a call returns\n", "enqueue", r->enqueue_min_ms,
+           r->enqueue_median_ms, "");
     print_row("roofline", r->roofline_device_min_ms, r->roofline_device_median_ms, r->bytes_total, clock);
     printf("%-10s %12.3f %12.3f\n", "ratio", ratio(r->roofline_device_min_ms, r->device_min_ms),
            ratio(r->roofline_device_median_ms, r->device_median_ms));

@@ -16,7 +16,7 @@ enum { COLD_BYTES = 256 << 20, LEAST_SETS = 2, MOST_SETS = 64, SAMPLE_MS = 10, M
 typedef enum timed { TIMED_EAGER, TIMED_COPY, TIMED_GRAPH, TIMED } timed;
 
 typedef struct times {
-    double *host_ms, *device_ms; /* per execution */
+    double *host_ms, *device_ms, *call_ms; /* per execution; of the host until all calls have returned */
 } times;
 
 typedef struct bench {
@@ -114,7 +114,7 @@ static heddle_status enqueue(int64_t *executions, bench *b, timed what)
                : heddle_reshard_execute(b->reshard, b->src[at], b->dst[at], b->stream);
 }
 
-static heddle_status sample(double *host_ms, double *device_ms, bench *b, timed what)
+static heddle_status sample(const times *of, int i, bench *b, timed what)
 {
     heddle_status st = heddle_comm_barrier(b->comm);
     int64_t executions = 0, some = 0;
@@ -123,12 +123,13 @@ static heddle_status sample(double *host_ms, double *device_ms, bench *b, timed 
     for (; executions < b->repeats && st == HEDDLE_OK; executions += some) {
         st = enqueue(&some, b, what);
     }
+    of->call_ms[i] = (samples_now_ms() - start) / (double)executions;
     st = st == HEDDLE_OK ? stamp(b, b->end) : st;
     st = st == HEDDLE_OK ? judge_device_settle(b->comm, b->stream) : st;
-    *host_ms = (samples_now_ms() - start) / (double)executions;
+    of->host_ms[i] = (samples_now_ms() - start) / (double)executions;
     if (st == HEDDLE_OK && b->end != NULL) {
-        st = b->table->timer_read(device_ms, b->begin, b->end, b->device);
-        *device_ms /= (double)executions;
+        st = b->table->timer_read(&of->device_ms[i], b->begin, b->end, b->device);
+        of->device_ms[i] /= (double)executions;
     }
     return st;
 }
@@ -138,9 +139,8 @@ static heddle_status sample_all(bench *b, int i)
 {
     heddle_status st = HEDDLE_OK;
     for (timed what = 0; what < TIMED && st == HEDDLE_OK; what++) {
-        const times *of = &b->of[what];
         const int is_timed = what != TIMED_GRAPH || b->graph != NULL;
-        st = is_timed ? sample(&of->host_ms[i], &of->device_ms[i], b, what) : HEDDLE_OK;
+        st = is_timed ? sample(&b->of[what], i, b, what) : HEDDLE_OK;
     }
     return st;
 }
@@ -152,8 +152,9 @@ static heddle_status make_times(bench *b, const heddle_bench_options *options)
         times *of = &b->of[what];
         of->host_ms = calloc(most, sizeof *of->host_ms);
         of->device_ms = calloc(most, sizeof *of->device_ms);
-        if (of->host_ms == NULL || of->device_ms == NULL) {
-            return judge_no_memory("times", 2 * (double)most * (double)sizeof *of->host_ms);
+        of->call_ms = calloc(most, sizeof *of->call_ms);
+        if (of->host_ms == NULL || of->device_ms == NULL || of->call_ms == NULL) {
+            return judge_no_memory("times", 3 * (double)most * (double)sizeof *of->host_ms);
         }
     }
     return HEDDLE_OK;
@@ -199,6 +200,7 @@ static heddle_status measure(bench *b, const heddle_bench_options *options)
     for (timed what = 0; what < TIMED && st == HEDDLE_OK; what++) {
         st = samples_slowest(b->of[what].host_ms, b->samples, b->comm);
         st = st == HEDDLE_OK ? samples_slowest(b->of[what].device_ms, b->samples, b->comm) : st;
+        st = st == HEDDLE_OK ? samples_slowest(b->of[what].call_ms, b->samples, b->comm) : st;
     }
     return st;
 }
@@ -226,6 +228,7 @@ static heddle_status conclude(heddle_bench_result *out, bench *b)
     sum_up(&out->roofline_min_ms, &out->roofline_median_ms, copy->host_ms, b->samples);
     sum_up(&out->roofline_device_min_ms, &out->roofline_device_median_ms, copy->device_ms, b->samples);
     sum_up(&out->graph_min_ms, &out->graph_median_ms, graph->device_ms, b->samples);
+    sum_up(&out->enqueue_min_ms, &out->enqueue_median_ms, eager->call_ms, b->samples);
     out->bytes_per_rank = (int64_t)dst_bytes;
     out->bytes_sent_per_rank = (int64_t)sent;
     out->bytes_total = total;
@@ -248,6 +251,7 @@ static void free_measures(bench *b)
     for (timed what = 0; what < TIMED; what++) {
         free(b->of[what].host_ms);
         free(b->of[what].device_ms);
+        free(b->of[what].call_ms);
     }
 }
 

@@ -2,11 +2,15 @@
 # Fills build-device/ with what tests/device/run.sh needs on a machine with a GPU that has a driver and little else: the
 # command line, tests, libraries, and the shared libraries that they want. At most 64 MiB.
 #
-#     tests/device/pack.sh [BUILD]         BUILD: a build folder with tests (build)
+#     tests/device/pack.sh [--archive] [BUILD]     BUILD: a build folder with tests (build)
+#
+# --archive: one file instead, build-device/pack.tar.xz, a quarter as large, which run.sh unpacks there.
 #
 # HEDDLE_PACK names another folder than build-device/; one that was not filled by this script is left as it is.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+archive=0
+[ "${1:-}" != --archive ] || { archive=1 && shift; }
 build=${1:-build}
 out=${HEDDLE_PACK:-build-device}
 if [ -e "$out" ] && [ ! -e "$out/filled-by-pack.sh" ] && [ -n "$(ls -A "$out")" ]; then
@@ -19,7 +23,8 @@ touch "$out/filled-by-pack.sh"
 
 # Programs and wires are those of ctest, so that there is one list.
 ctest --test-dir "$build" -N -R '^device/' | sed -n 's|.*device/\([a-z_]*\)@\([a-z]*\)$|\1 \2|p' >"$out/tests"
-[ -s "$out/tests" ] || { echo "error: $build has no tests of devices" >&2; exit 1; }
+tests=$(wc -l <"$out/tests")
+[ "$tests" -gt 0 ] || { echo "error: $build has no tests of devices" >&2; exit 1; }
 programs=$(cut -d' ' -f1 "$out/tests" | sort -u)
 for program in heddle example_05_device $programs; do
     cp "$build/$program" "$out/bin/"
@@ -55,6 +60,11 @@ else
     echo "no nvcc: the questions of tests/device/questions.cu are left out"
 fi
 
+if [ $archive = 1 ]; then
+    tar -C "$out" -c --exclude=./filled-by-pack.sh . | xz -1 -T2 >"$out.tar.xz.new"
+    rm -rf "${out:?}"/*/ "$out/tests"
+    mv "$out.tar.xz.new" "$out/pack.tar.xz"
+fi
 bytes=$(du -sb "$out" | cut -f1)
 [ "$bytes" -le $((64 << 20)) ] || { echo "error: $out has $bytes bytes, more than 64 MiB" >&2; exit 1; }
-echo "$out: $((bytes >> 20)) MiB, $(wc -l <"$out/tests") tests"
+echo "$out: $((bytes >> 20)) MiB, $tests tests"

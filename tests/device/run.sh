@@ -27,6 +27,9 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+if [ ! -d "$pack/bin" ] && [ -f "$pack/pack.tar.xz" ]; then
+    python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$pack/pack.tar.xz" "$pack"
+fi
 [ -x "$pack/bin/heddle" ] || { echo "error: $pack is not there: tests/device/pack.sh fills it" >&2; exit 2; }
 mkdir -p "$logs"
 log=$logs/log.txt table=$logs/table.txt
@@ -136,16 +139,18 @@ needs_gpu "question 11, bytes of DRAM" &&
     fi
 
 # --- times: percent of the device's own copy of the same bytes in the same process
-bench() { # NAME LINE
+bench() { # NAME LINE OPTIONS...: by environment `beside`, a command before it
     local name="bench $1"
     needs_device "$name" || return 0
     [[ $name =~ $only ]] || return 0
     local line=$2
     [ $emulator = 0 ] || line=$(sed -E 's/t=[0-9]+ s=[0-9]+/t=9 s=16/' <<<"$line")
-    step 40 "$name" heddle bench "$line" --device cuda --seconds $((emulator ? 0 : 1)) $([ $emulator = 0 ] || echo --iterations 4) \
+    step 40 "$name" ${beside:-} heddle bench "$line" --device cuda "${@:3}" --seconds $((emulator ? 0 : 1)) $([ $emulator = 0 ] || echo --iterations 4) \
         --json
     if [ $? = 0 ]; then
-        row "$name" "$(value median_ms) ms, $(value roofline_ratio_median) of the copy's $(value roofline_median_ms) ms  $line"
+        local graph=$(value graph_median_ms) call=$(value enqueue_median_ms)
+        row "$name" "$(value median_ms) ms, $(value roofline_ratio_median) of the copy's $(value roofline_median_ms) ms," \
+            "by a graph ${graph:-none}, a call ${call:-?} ms  $line"
     else
         row "$name" "$said"
     fi
@@ -167,6 +172,12 @@ for ranks in 2 4 8; do
     bench "7: 1 KiB a pair, $ranks ranks" "u8[t=$((ranks * 4)) s=$((ranks * 4)) c=64] on [sp=$ranks]: t@sp -> s@sp"
     bench "7: 1 MiB a pair, $ranks ranks" "u8[t=$((ranks * 16)) s=$((ranks * 64)) c=1024] on [sp=$ranks]: t@sp -> s@sp"
 done
+# Two processes on one GPU take turns, unless MPS runs their kernels together.
+for size in 1 1024; do
+    bench "9: two processes, $size KiB a pair" "u8[t=2 s=$((2 * size)) c=1024] on [sp=2]: t@sp -> s@sp" --transport shm
+done
+needs_device "bench 9: MPS" && [[ "bench 9: MPS" =~ $only ]] &&
+    row "bench 9: MPS" "$(pgrep -f nvidia-cuda-mps >/dev/null 2>&1 && echo on || echo "off (nvidia-cuda-mps-control -d)")"
 needs_device "bench 8: blocks for 450 GB/s" && [[ "bench 8: blocks for 450 GB/s" =~ $only ]] &&
     row "bench 8: blocks for 450 GB/s" "not here: wants two GPUs (heddle_reshard_options.device_blocks)"
 for ranks in 2 4 8; do
@@ -185,6 +196,13 @@ by_wire() { # WIRE COMMAND...
     [ $emulator = 0 ] || [ "$wire" != nccl ] || folder=$pack/emulator-nccl
     env HEDDLE_TEST_WIRE="$wire" HEDDLE_MODULE_PATH="$folder" LD_LIBRARY_PATH="$folder:$LD_LIBRARY_PATH" "$@"
 }
+# What a call costs the host where NCCL's do not wait, which begins a thread for each group, and where they do.
+for waits in 0 1; do
+    folder=$([ $emulator = 1 ] && echo "$pack/emulator-nccl" || echo "$HEDDLE_MODULE_PATH")
+    beside="env NCCL_COMM_BLOCKING=$waits HEDDLE_MODULE_PATH=$folder LD_LIBRARY_PATH=$folder:$LD_LIBRARY_PATH" \
+        bench "10: nccl, calls $([ $waits = 1 ] && echo "wait" || echo "do not wait"), 1 KiB a pair" \
+        'u8[t=8 s=8 c=64] on [sp=2]: t@sp -> s@sp' --wire nccl
+done
 missing="" # wires that this machine has not
 export -f by_wire
 export emulator pack
@@ -213,17 +231,20 @@ for transport in threads shm; do
             --device cuda
 done
 
-package() { # NAME SCRIPT: with the Python package
+package() { # NAME SCRIPT ARGUMENTS...: with the Python package
     needs_gpu "$1" || return 0
     if [ -d "$pack/python/heddle" ]; then
         tell 120 "$1" env LD_LIBRARY_PATH="$pack/lib:$their_libraries" PYTHONPATH="$pack/python" \
-            HEDDLE_LIBRARY="$(echo "$pack"/lib/libheddle.so.*)" python3 "$here/tests/device/$2"
+            HEDDLE_LIBRARY="$(echo "$pack"/lib/libheddle.so.*)" python3 "$here/tests/device/$2" "${@:3}"
     elif [[ $1 =~ $only ]]; then
         row "$1" "not here: packed without the Python package"
     fi
 }
 package "pool of torch" mem_pool.py
 package "kernels of attention" attention_blocks.py
+package "push beside a product" torch_ways.py beside
+package "graphs of torch" torch_ways.py graphs
+package "Latte on two ranks" torch_ways.py latte
 
 echo "$ran steps ran, $([ $failed = 0 ] && echo none failed || echo some FAILED); all of it is in $log"
 [ $failed = 0 ] || exit 1

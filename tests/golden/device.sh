@@ -42,7 +42,7 @@ above_zero() { # KEYS of what bench printed
     done
 }
 timed='device_min_ms device_median_ms roofline_device_min_ms roofline_device_median_ms'
-above_zero $timed graph_min_ms graph_median_ms
+above_zero $timed graph_min_ms graph_median_ms enqueue_min_ms enqueue_median_ms
 says "bench by host memory" 0 '"samples": 4,' 'bf16[t=8 s=64 c=64] on [sp=2]: t@sp -> s@sp' --device cuda --wire host \
     --iterations 4 --seconds 0 --json
 above_zero $timed

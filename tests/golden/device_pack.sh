@@ -15,8 +15,9 @@ mkdir "$HEDDLE_PACK" && echo mine >"$HEDDLE_PACK/file"
 bash "$HEDDLE_SOURCE/tests/device/pack.sh" "$HEDDLE_BUILD" >out 2>&1 && fail "pack.sh emptied a folder of others"
 grep -q "was not filled by this script" out && [ -e "$HEDDLE_PACK/file" ] || fail "a folder of others: $(cat out)"
 touch "$HEDDLE_PACK/filled-by-pack.sh"
-bash "$HEDDLE_SOURCE/tests/device/pack.sh" "$HEDDLE_BUILD" >out 2>&1 || fail "pack.sh: $(cat out)"
-[ ! -e "$HEDDLE_PACK/file" ] || fail "what was packed before is still there"
+bash "$HEDDLE_SOURCE/tests/device/pack.sh" --archive "$HEDDLE_BUILD" >out 2>&1 || fail "pack.sh: $(cat out)"
+[ "$(ls -A "$HEDDLE_PACK" | tr '\n' ' ')" = "filled-by-pack.sh pack.tar.xz " ] || fail "besides the archive: $(ls -A "$HEDDLE_PACK")"
+[ "$(stat -c %s "$HEDDLE_PACK/pack.tar.xz")" -lt $((32 << 20)) ] || fail "the archive is as large as what is in it"
 run() { # EXIT ARGUMENTS...
     local wanted=$1
     shift
@@ -33,12 +34,14 @@ if [ ! -e /dev/nvidia0 ]; then
 fi
 run 0 --emulator --only 'example'
 grep -q '^== wire' logs/log.txt && fail "wires were tried that no test wants: $(cat logs/log.txt)"
-run 0 --emulator --only 'probe|question 1$|test_session@|example|run of a|verify on threads|pool of|kernels of|bench 7: 1 KiB a pair, 2'
+run 0 --emulator --only 'probe|question 1$|test_session@|example|run of a|verify on threads|pool of|kernels of|Latte|bench 7: 1 KiB a pair, 2|bench 9|bench 10'
 for result in 'probe .*emulated device' 'question 1 .*not on the emulated' 'pool of torch .*not on the emulated' \
     'kernels of attention .*not on the emulated' 'test_session@auto .* 0 failed' \
     'test_session@nccl .* 0 failed' \
     'example .*in the pass' 'run of a model .*equal within the tolerance to one rank' \
-    'verify on threads .*20 reshards bitwise right' 'bench 7.* ms, [0-9.]* of the copy'; do
+    'verify on threads .*20 reshards bitwise right' 'bench 7.* ms, [0-9.]* of the copy.* by a graph [0-9.]*, a call [0-9.]* ms' 'bench 9: two processes, 1 KiB .* a call [0-9.]* ms' \
+    'bench 10: nccl, calls wait.* a call [0-9.]* ms' 'bench 10: nccl, calls do not.* a call [0-9.]* ms' \
+    'Latte on two ranks .*not on the emulated'; do
     grep -q "$result" logs/table.txt || fail "no '$result' in: $(cat out)"
 done
 printf '#!/bin/sh\necho broken\nexit 3\n' >"$HEDDLE_PACK/bin/example_05_device"

@@ -47,6 +47,8 @@ typedef struct heddle_bench_result {
     double device_min_ms, device_median_ms;
     double roofline_device_min_ms, roofline_device_median_ms;
     double graph_min_ms, graph_median_ms;
+    /* Of the device's: what one call of execute takes of the host's time, whenever its work is done. 0: not timed. */
+    double enqueue_min_ms, enqueue_median_ms;
 } heddle_bench_result;
 
 /* Collective; allocates the buffers (heddle_buffer_alloc, or private memory with HEDDLE_MEMORY_ANY), touches them,
