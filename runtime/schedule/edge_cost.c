@@ -14,6 +14,7 @@
 #include "runtime/schedule/edge_internal.h"
 
 #include "runtime/base/base.h"
+#include "runtime/base/hash.h"
 #include "runtime/layout/algebra.h"
 
 #include <string.h>
@@ -147,26 +148,100 @@ static void add_rank(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e, c
     add_times(&out->messages, sent_below.count - (own > 0), times);
 }
 
+/* --- ranks that are alike ----------------------------------------------------------------------------------------- */
+
+enum { ALIKE_SLOTS = 256, ALIKE_DIMS = 4 };
+
+/* Where layouts cut dims across each other every coordinate is a kind, but few combinations of parts come of them:
+ * ranks with the same parts are counted, and one of them is looked at. */
+typedef struct crowd {
+    int is_used, count;
+    struct {
+        uint64_t key; /* the numbers of the parts; 0: empty */
+        int64_t times;
+        int coords[HEDDLE_MAX_AXES];
+    } rank[ALIKE_SLOTS];
+} crowd;
+
+/* Parts that are not kept have no numbers, and sets that are cut short have fewer replicas than others. */
+static int may_be_alike(const hd_edge *e)
+{
+    int may = e->ndims <= ALIKE_DIMS;
+    for (int d = 0; d < e->ndims; d++) {
+        may = may && e->dim[d].parts != NULL;
+    }
+    for (int a = 0; a < e->mesh->naxes; a++) {
+        for (int level = 0; level < e->nlevels; level++) {
+            may = may && e->mesh->axis[a].size % e->width[level][a] == 0;
+        }
+    }
+    return may;
+}
+
+static void look_at_crowd(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e, crowd *c)
+{
+    for (int i = 0; i < ALIKE_SLOTS && c->count > 0; i++) {
+        if (c->rank[i].key != 0) {
+            add_rank(out, link, e, c->rank[i].coords, c->rank[i].times);
+            c->rank[i].key = 0;
+            c->count--;
+        }
+    }
+}
+
+static void add_alike(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e, crowd *c, const int *coords,
+                      int64_t times)
+{
+    uint64_t key = 0;
+    for (int d = 0; d < e->ndims && c->is_used; d++) {
+        const unsigned which = hd_edge_part_which(e, d, coords);
+        if (which == 0) {
+            key = 0;
+            break;
+        }
+        key = key << 16 | which;
+    }
+    if (key == 0) {
+        add_rank(out, link, e, coords, times);
+        return;
+    }
+    if (2 * c->count >= ALIKE_SLOTS) {
+        look_at_crowd(out, link, e, c);
+    }
+    unsigned at = (unsigned)((key * (HD_HASH_BASIS | 1)) >> 56) % ALIKE_SLOTS;
+    while (c->rank[at].key != 0 && c->rank[at].key != key) {
+        at = (at + 1) % ALIKE_SLOTS;
+    }
+    if (c->rank[at].key == 0) {
+        c->rank[at].key = key;
+        c->rank[at].times = 0;
+        memcpy(c->rank[at].coords, coords, sizeof c->rank[at].coords);
+        c->count++;
+    }
+    c->rank[at].times += times;
+}
+
 /* All ranks that have `coords` on the axes before `axis`. Of replicas that become partial sums the first has the sum,
  * the others add nothing. */
-static void add_ranks(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e, int axis, int *coords, int64_t times)
+static void add_ranks(hd_edge_cost *out, hd_link_bytes *link, const hd_edge *e, crowd *c, int axis, int *coords,
+                      int64_t times)
 {
     if (axis == e->mesh->naxes) {
-        add_rank(out, link, e, coords, times);
+        add_alike(out, link, e, c, coords, times);
         return;
     }
     const hd_kinds *k = &e->kind[axis];
     int size = e->mesh->axis[axis].size;
     if (e->from->dim_of_axis[axis] == HEDDLE_REPLICATED && e->to->dim_of_axis[axis] == HEDDLE_PARTIAL) {
         coords[axis] = 0;
-        add_ranks(out, link, e, axis + 1, coords, times);
+        add_ranks(out, link, e, c, axis + 1, coords, times);
         return;
     }
     for (int i = 0; i < (k->every ? size : k->count); i++) {
         int first = k->every ? i : k->from[i];
         int end = k->every ? i + 1 : i + 1 < k->count ? k->from[i + 1] : size;
         coords[axis] = first;
-        add_ranks(out, link, e, axis + 1, coords, times * (end - first));
+        add_ranks(out, link, e, c, axis + 1, coords, times * (end - first));
     }
 }
 
@@ -225,7 +300,14 @@ heddle_status hd_edge_links_by(hd_edge_cost *out, hd_link_bytes *link, const hd_
         hd_kinds kinds[HEDDLE_MAX_AXES] = {{0, 0, {0}}};
         e.kind = kinds;
         hd_edge_kinds(&e);
-        add_ranks(out, link, &e, 0, coords, 1);
+        crowd c;
+        c.is_used = may_be_alike(&e);
+        c.count = 0;
+        for (int i = 0; i < ALIKE_SLOTS; i++) {
+            c.rank[i].key = 0;
+        }
+        add_ranks(out, link, &e, &c, 0, coords, 1);
+        look_at_crowd(out, link, &e, &c);
     }
 out:
     return st;

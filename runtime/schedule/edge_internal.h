@@ -13,10 +13,17 @@ typedef struct hd_cut {
     const int64_t *lengths; /* of the first axis; NULL: balanced */
 } hd_cut;
 
+/* Parts by the coordinates on the axes that cut a dim. Many coordinates have equal ones. */
+typedef struct hd_edge_slot {
+    uint16_t *which; /* [coordinates times strides] index in part + 1; 0: not made yet */
+    hd_edge_part *part;
+    int nparts, capacity;
+} hd_edge_slot;
+
 typedef struct hd_cut_dim {
     int64_t extent;
     hd_cut from, to;
-    hd_edge_part *parts; /* kept: [coordinates times strides]; NULL: none */
+    hd_edge_slot *parts; /* kept; NULL: none */
     int stride[HEDDLE_MAX_AXES];
 } hd_cut_dim;
 
@@ -38,13 +45,13 @@ typedef struct hd_edge {
     hd_cut_dim dim[HEDDLE_MAX_DIMS];
 } hd_edge;
 
-/* slot[dim, cut in `from`, cut in `to`, free: a bit an axis]: parts by the coordinates on the axes that cut. */
+/* slot[dim, cut in `from`, cut in `to`, free: a bit an axis]. */
 struct hd_edge_parts {
     int nests; /* hd_levels_nest */
     int64_t extent[HEDDLE_MAX_DIMS];
     int width[HD_LEVELS][HEDDLE_MAX_AXES];
     int count; /* of all slots */
-    hd_edge_part *slot[HEDDLE_MAX_DIMS << 3 * HEDDLE_MAX_AXES];
+    hd_edge_slot *slot[HEDDLE_MAX_DIMS << 3 * HEDDLE_MAX_AXES];
 };
 
 void hd_edge_set_widths(hd_edge *edge, const hd_levels *levels, const hd_edge_parts *parts);
@@ -54,6 +61,8 @@ int hd_edge_peers(int *first, const hd_edge *edge, int axis, int coordinate, int
 
 /* The part of edge->dim[dim], kept or made in `room` (edge_parts.c). */
 const hd_edge_part *hd_edge_part_of(hd_edge_part *room, const hd_edge *edge, int dim, const int *coords);
+/* Which of the kept ones it is: equal numbers, equal parts; 0: it is not kept. */
+unsigned hd_edge_part_which(const hd_edge *edge, int dim, const int *coords);
 /* Sets edge->dim[dim].parts where such parts are kept; it is dim `at` of the shape. */
 heddle_status hd_edge_parts_find(hd_edge *edge, hd_edge_parts *parts, int dim, int at);
 

@@ -6,7 +6,9 @@
 #include "runtime/base/base.h"
 #include "runtime/layout/algebra.h"
 
-enum { AXES_MASK = (1 << HEDDLE_MAX_AXES) - 1, PART_RANKS_MAX = 1 << 12, PARTS_MAX = 1 << 19, UNKNOWN = -1 };
+#include <string.h>
+
+enum { AXES_MASK = (1 << HEDDLE_MAX_AXES) - 1, PART_RANKS_MAX = 1 << 12, PARTS_MAX = 1 << 21, LATEST = 64 };
 
 /* Elements that two ranks have in common, and pairs of ranks that have any. */
 typedef struct tally {
@@ -114,22 +116,51 @@ static void make_part(hd_edge_part *out, const hd_edge *e, const hd_cut_dim *d, 
     }
 }
 
+/* The number of an equal part among the latest ones, or of this one behind them; 0: there is no room. */
+static unsigned number_of(hd_edge_slot *slot, const hd_edge_part *part)
+{
+    const int first = slot->nparts > LATEST ? slot->nparts - LATEST : 0;
+    for (int i = slot->nparts - 1; i >= first; i--) {
+        if (memcmp(&slot->part[i], part, sizeof *part) == 0) {
+            return (unsigned)i + 1;
+        }
+    }
+    if (hd_grow((void **)&slot->part, &slot->capacity, slot->nparts, sizeof *part, "parts of edges") != HEDDLE_OK) {
+        return 0;
+    }
+    slot->part[slot->nparts++] = *part;
+    return (unsigned)slot->nparts;
+}
+
+unsigned hd_edge_part_which(const hd_edge *e, int dim, const int *coords)
+{
+    const hd_cut_dim *d = &e->dim[dim];
+    int at = 0;
+    if (d->parts == NULL) {
+        return 0;
+    }
+    for (int a = 0; a < e->mesh->naxes; a++) {
+        at += coords[a] * d->stride[a];
+    }
+    uint16_t *which = &d->parts->which[at];
+    if (*which == 0) {
+        hd_edge_part part;
+        memset(&part, 0, sizeof part);
+        make_part(&part, e, d, coords);
+        *which = (uint16_t)number_of(d->parts, &part);
+    }
+    return *which;
+}
+
 const hd_edge_part *hd_edge_part_of(hd_edge_part *room, const hd_edge *e, int dim, const int *coords)
 {
     const hd_cut_dim *d = &e->dim[dim];
-    hd_edge_part *part = room;
-    if (d->parts != NULL) {
-        int at = 0;
-        for (int a = 0; a < e->mesh->naxes; a++) {
-            at += coords[a] * d->stride[a];
-        }
-        part = &d->parts[at];
-        if (part->own != UNKNOWN) {
-            return part;
-        }
+    const unsigned which = hd_edge_part_which(e, dim, coords);
+    if (which > 0) {
+        return &d->parts->part[which - 1];
     }
-    make_part(part, e, d, coords);
-    return part;
+    make_part(room, e, d, coords);
+    return room;
 }
 
 heddle_status hd_edge_parts_new(hd_edge_parts **out, const heddle_mesh *mesh, const hd_levels *levels)
@@ -147,7 +178,9 @@ heddle_status hd_edge_parts_new(hd_edge_parts **out, const heddle_mesh *mesh, co
 void hd_edge_parts_free(hd_edge_parts *parts)
 {
     for (size_t i = 0; parts != NULL && i < sizeof parts->slot / sizeof parts->slot[0]; i++) {
-        hd_free(parts->slot[i]);
+        if (parts->slot[i] != NULL) {
+            HD_FREE_ALL(parts->slot[i]->which, parts->slot[i]->part, parts->slot[i]);
+        }
     }
     hd_free(parts);
 }
@@ -182,16 +215,15 @@ heddle_status hd_edge_parts_find(hd_edge *e, hd_edge_parts *parts, int dim, int 
     if (d->from.lengths != NULL || d->to.lengths != NULL || d->extent != parts->extent[at]) {
         return HEDDLE_OK;
     }
-    hd_edge_part **slot =
+    hd_edge_slot **slot =
         &parts->slot[(((unsigned)at << HEDDLE_MAX_AXES | from) << HEDDLE_MAX_AXES | to) << HEDDLE_MAX_AXES |
                      (is_free & AXES_MASK)];
     if (*slot == NULL && count + parts->count <= PARTS_MAX) {
-        HD_TRY(hd_alloc(&memory, (size_t)count, sizeof **slot, "parts of edges"));
+        HD_TRY(hd_alloc(&memory, 1, sizeof **slot, "parts of edges"));
         *slot = memory;
+        HD_TRY(hd_alloc(&memory, (size_t)count, sizeof *(*slot)->which, "parts of edges"));
+        (*slot)->which = memory;
         parts->count += (int)count;
-        for (int64_t i = 0; i < count; i++) {
-            (*slot)[i].own = UNKNOWN;
-        }
     }
     d->parts = *slot;
 out:
