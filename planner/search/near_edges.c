@@ -107,11 +107,13 @@ static heddle_status table_of(hd_near_table **out, hd_near *w, int level, int ch
     return st;
 }
 
-/* What two layouts do to a dim, as rank `r` of the few sees it. */
+/* What two layouts do to a dim, as rank `r` of the few sees it: as the first one does, along an axis that cuts nothing
+ * of it. */
 static const hd_near_part *part_of(hd_near *w, int r, int d, int from, int to)
 {
     const unsigned naxes = (unsigned)w->s->mesh.naxes, a = w->cuts[d * w->n + from], b = w->cuts[d * w->n + to];
     const unsigned is_free = w->shards[from] & (a | b);
+    r = ((a | b) >> r & 1) != 0 ? r : 0;
     const unsigned row = (unsigned)r * (unsigned)w->ndims + (unsigned)d;
     hd_near_part *p = &w->part[(((row << naxes | a) << naxes | b) << naxes) | is_free];
     if (!p->is_known) {
