@@ -3,19 +3,22 @@ from ranks import fork
 from test_torch_compat import COMMON
 
 ATTENTION = COMMON + """
-def judged(q, k, v, causal=False):  # [b, s, h, d] -> o likewise, lse [b, h, s]
+def judged(q, k, v, causal=False, seen=None):  # [b, s, h, d] -> o likewise, lse [b, h, s]
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     scores = q @ k.mT * 0.3
     if causal:
         scores = scores.masked_fill(torch.ones(scores.shape[2:], dtype=torch.bool).triu(1), -torch.inf)
+    if seen is not None:
+        scores = scores.masked_fill(~seen[:, None, None], -torch.inf)
     return (scores.softmax(3) @ v).transpose(1, 2), scores.logsumexp(3)
 
 def close(a, b, within):
     assert a.shape == b.shape, (a.shape, b.shape)
     assert a.numel() == 0 or (a - b).abs().max() <= within * (1 + b.abs().max()), (a - b).abs().max()
 
-def compare(ulysses, ring, s, h, kv, *, causal=False, l=0, lse=False, within=3e-6, dtype=torch.float32, **options):
+def compare(ulysses, ring, s, h, kv, *, causal=False, l=0, lse=False, within=3e-6, dtype=torch.float32, masked=False,
+            **options):
     over, around = (1 if group is None else dist.get_world_size(group) for group in (ulysses, ring))
     at, block = (0 if group is None else dist.get_rank(group) for group in (ulysses, ring))
     if ulysses is ring is None:
@@ -26,7 +29,11 @@ def compare(ulysses, ring, s, h, kv, *, causal=False, l=0, lse=False, within=3e-
         return part(part(x, dim, blocks_, block), dim, rows, at)
     whole = [draw(i, 2, s, heads, 8, dtype=torch.float64).requires_grad_() for i, heads in enumerate((h, kv, kv))]
     text = [draw(7 + i, 2, l, heads, 8, dtype=torch.float64).requires_grad_() for i, heads in enumerate((h, kv, kv))]
-    o, top = judged(*(torch.cat(pair, 1) for pair in zip(whole, text)), causal)
+    seen = draw(30, 2, s + l) > 0.3 if masked else None
+    if masked:
+        seen[:, 0] = True
+        options.update(key_mask=mine(seen[:, :s]), **({"joint_mask": seen[:, s:]} if l else {}))
+    o, top = judged(*(torch.cat(pair, 1) for pair in zip(whole, text)), causal, seen)
     given = [mine(x.detach()).to(dtype).requires_grad_() for x in whole]
     joint = [x.detach().to(dtype).requires_grad_() for x in text]
     found = hc.attention(*given, ulysses, ring, causal=causal, scale=0.3, joint=joint if l else None, return_lse=lse,
@@ -57,6 +64,11 @@ for s, h, kv in ((12, 6, 6), (13, 4, 2), (2, 3, 1), (11, 2, 2)):  # rows, heads 
             compare(None, world, s, h, kv, causal=causal, lse=lse)
         compare(world, None, s, h, kv, l=5, lse=lse)
         compare(None, world, s, h, kv, l=2, lse=lse)
+for causal in (False, True):
+    compare(world, None, 13, 6, 3, causal=causal, masked=True)
+    compare(None, world, 13, 6, 3, causal=causal, masked=True, lse=True)
+compare(None, world, 13, 6, 3, masked=True, dtype=torch.bfloat16, within=0.05)
+compare(None, world, 13, 6, 3, masked=True, dtype=torch.float16, within=5e-3)
 for chunks in (2, 3):
     compare(world, None, 13, 7, 7, chunks=chunks)
     compare(world, None, 13, 8, 4, chunks=chunks, l=5, lse=True)
@@ -66,6 +78,10 @@ refused(heddle.ArgumentError, "4 chunks of 3 key heads", hc.attention, x, x, x, 
 refused(heddle.ArgumentError, "no place in a causal sequence", hc.attention, x, x, x, causal=True, joint=(x, x, x))
 refused(heddle.ArgumentError, "joint has other heads", hc.attention, x, x, x, joint=(x[:, :, :2],) * 3)
 refused(heddle.ArgumentError, "ring_sizes says 5 rows", hc.attention, x, x, x, None, world, ring_sizes=[5] * size)
+refused(heddle.ArgumentError, "key_mask is torch.bool(2, 5), wanted torch.bool(2, 4)", hc.attention, x, x, x,
+        key_mask=torch.ones(2, 5, dtype=torch.bool))
+refused(heddle.ArgumentError, "joint_mask without joint", hc.attention, x, x, x, joint_mask=x)
+refused(heddle.ArgumentError, "scale of 0", hc.attention, x, x, x, scale=0, key_mask=torch.ones(2, 4, dtype=torch.bool))
 refused(heddle.MismatchError, "rank", hc.attention, *[x[:, : 3 + (rank == 1)]] * 3)
 ended()
 """, 3)
@@ -81,6 +97,7 @@ for s, h, kv in ((16, 4, 4), (13, 6, 3), (3, 1, 1)):
     compare(ulysses, ring, s, h, kv, lse=True)
     compare(ulysses, ring, s, h, kv, l=5, lse=True)
     compare(ulysses, ring, s, h, kv, l=1)
+    compare(ulysses, ring, s, h, kv, l=5, lse=True, masked=True)
 compare(ulysses, ring, 13, 6, 3, l=5, chunks=3)
 compare(ulysses, ring, 13, 4, 4, dtype=torch.float64, within=1e-12)
 x = draw(rank, 2, 4, 3, 8)

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from ...errors import ArgumentError
 from ..attention_op import attention as planned, nothing_of
 from ..blocks import accumulated
+from ..key_mask import with_key_mask
 from .exchange import all_to_all, gather, ranks_of, split
 from .groups import balanced, checked, comm_of
 from .heads import check_qkv, heads_of, heads_to_rows, qkv_to_heads
@@ -18,7 +19,8 @@ _Tensors = Tuple[torch.Tensor, ...]
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: Any = None, ring_group: Any = None, *,
-              causal: bool = False, scale: Optional[float] = None, joint: Optional[_Tensors] = None,
+              causal: bool = False, scale: Optional[float] = None, key_mask: Optional[torch.Tensor] = None,
+              joint: Optional[_Tensors] = None, joint_mask: Optional[torch.Tensor] = None,
               return_lse: bool = False, sizes: Optional[Sequence[int]] = None,
               ring_sizes: Optional[Sequence[int]] = None, chunks: int = 1, saved_forwards: int = 1) -> Any:
     """o [b, s/n, h, d] of this rank's rows q, k, v [b, s/n, h, d] of a sequence that is sharded over the ranks of both
@@ -28,6 +30,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: 
 
     ulysses_group   whose ranks exchange rows for heads
     ring_group      round which keys and values come
+    key_mask        [b, s/n], False: a key of this rank's rows that nobody sees; of every sample somebody's key is seen
+    joint_mask      [b, l], the same of `joint`
     joint           q, k, v [b, l, h, d] that every rank has alike (of a text): all rows see their keys, and they see
                     all. Ranks share their heads and, over the ring, their rows. Returns (o, o of these), of which the
                     second is whole on every rank, as `gather` has it
@@ -38,12 +42,18 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: 
     saved_forwards  of the ring's plan (`comm.attention`)
     """
     check_qkv(q, k, v)
+    if joint is None and joint_mask is not None:
+        raise ArgumentError("attention: joint_mask without joint")
     if joint is not None:
         check_qkv(*joint)
         if causal:
             raise ArgumentError("attention: joint rows have no place in a causal sequence")
     if ulysses_group is None and ring_group is None:
         ulysses_group = dist.group.WORLD
+    width, scale = q.shape[3], q.shape[3] ** -0.5 if scale is None else scale
+    if key_mask is not None or joint_mask is not None:
+        q, k, v = _masked((q, k, v), key_mask, scale)
+        joint = None if joint is None else _masked(joint, joint_mask, scale)
     call = _Call(ulysses_group, ring_group, q.shape[_ROWS], sizes, ring_sizes, joint)
     options = {"causal": causal, "scale": scale, "log_sum_exp": return_lse, "saved_forwards": saved_forwards}
     parts = _parts((q, k, v), joint, chunks)
@@ -56,11 +66,16 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: 
         o, lse = call.attend(here, part, options)
         going.append((call.to_rows(o, part, chunks > 1), call.lse_to_rows(lse, part) if return_lse else ()))
     found = [(back(), lse) for back, lse in going]
-    os = tuple(torch.cat(xs, _HEADS) if chunks > 1 else xs[0] for xs in zip(*(os for os, _ in found)))
+    os = tuple((torch.cat(xs, _HEADS) if chunks > 1 else xs[0])[..., :width] for xs in zip(*(os for os, _ in found)))
     lses = tuple(torch.cat(xs, 1) if chunks > 1 else xs[0] for xs in zip(*(lses for _, lses in found)))
     if joint is None:
         return (os[0], lses[0]) if return_lse else os[0]
     return (os, lses) if return_lse else os
+
+
+def _masked(qkv: _Tensors, mask: Optional[torch.Tensor], scale: float) -> _Tensors:
+    q, k, v = qkv
+    return with_key_mask(q, k, v, k.new_ones(k.shape[:_HEADS], dtype=torch.bool) if mask is None else mask, scale)
 
 
 def _parts(qkv: _Tensors, joint: Optional[_Tensors], chunks: int) -> List[Tuple[_Tensors, _Tensors]]:
