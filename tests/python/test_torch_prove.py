@@ -4,6 +4,8 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from ranks import fork
+from test_torch import COMMON
 
 import heddle
 import heddle.torch as ht
@@ -172,3 +174,64 @@ def test_what_is_refused():
         assert words in str(error.value), error.value
     wrong = ht.prove(model, {"nowhere": ht.Split("x", "b s c", "s")}, **given)
     assert not wrong and "no module of Video is called 'nowhere'" in str(wrong)
+
+
+def test_a_schedule_is_a_plan_and_a_plan_a_schedule():
+    model, given = made()
+    found = ht.explore(model, **given)
+    plan = found.plan(model, "[sp=3]")
+    schedule = found.schedule(model, plan, "[sp=3]")
+    assert [stage.layout for stage in schedule.stages] == ["h@sp", "w@sp"] * 2
+    assert schedule.bytes_total == plan.schedule.bytes_total and schedule.predicted_s == 0
+    assert found.plan(model, "[sp=3]", schedule=schedule).steps == plan.steps
+    assert found.schedule(model, plan, "[sp=3]", machine="8xh100-nvlink").predicted_s > 0
+    by_hand = [("space.0", (ht.Split("x", "(b f) s c", "f"), ht.Split("word", "(b f) _", "f"),
+                            ht.Gather("output", "(b f) s c", "f")))]
+    by_hand.insert(0, ("", ht.Sizes("x", "b f s _")))
+    mine = found.schedule(model, by_hand, "[sp=3]")
+    assert [stage.layout for stage in mine.stages] == ["h@sp", "*", "*", "*"], mine.stages
+    for words, call in (("the ranks are [sp=2]", lambda: found.plan(model, "[sp=2]", schedule=schedule)),
+                        ("the plan does not run on [sp=3]: ", lambda: found.schedule(model, by_hand[1:], "[sp=3]")),
+                        ("wanted one axis", lambda: found.schedule(model, plan, "[a=2 b=2]"))):
+        with pytest.raises(heddle.ArgumentError) as error:
+            call()
+        assert words in str(error.value), error.value
+
+
+def test_attention_of_all_ranks_in_a_schedule():
+    torch.manual_seed(0)
+    model, given = Spatial(), dict(x=torch.randn(2, 11, WIDTH), word=torch.randn(2, WIDTH))
+    found = ht.explore(model, **given)
+    plan = found.plan(model, "[sp=2]", method="ulysses")
+    schedule = found.schedule(model, plan, "[sp=2]")
+    assert [(stage.layout, stage.method) for stage in schedule.stages] == [("s@sp", "ulysses")], schedule.stages
+
+
+class Spatial(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.space, self.last = torch.nn.ModuleList([Block()]), torch.nn.Linear(WIDTH, 5)
+
+    def forward(self, x, word):
+        return self.last(self.space[0](x, word))
+
+
+def test_parallelize_takes_a_schedule(tmp_path):
+    fork(tmp_path, COMMON + """
+from test_torch_prove import made
+
+with heddle.Comm.open() as comm:
+    model, given = made()
+    one = model(**given)
+    refused(heddle.ArgumentError, "wanted heddle.torch.explore(model, ...) before", ht.parallelize, model, heddle.plan(
+        "stdit3-xl2", comm.mesh), comm)
+    found = ht.explore(model, **given)
+    schedule = heddle.plan(found.to_yaml(), comm.mesh, sizes="b=1")
+    handle = ht.parallelize(model, schedule, comm)
+    assert (model(**given) - one).abs().max() <= 1e-6 and "switch to w@sp" in handle.why, handle.why
+    handle.remove()
+    refused(heddle.ArgumentError, "has no stage 'space.0'", ht.parallelize, model, heddle.plan(
+        "stdit3-xl2", comm.mesh), comm)
+    assert torch.equal(model(**given), one) and not model._forward_pre_hooks
+print("ok", flush=True)
+""", 2)

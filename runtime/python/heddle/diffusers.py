@@ -163,7 +163,8 @@ def _model_in(model: Any) -> str:
     for path, part in model.named_modules() if hasattr(model, "named_modules") else ():
         if _known(part):
             return f"Unwrap it: its .{path} is one, parallelize that before it is wrapped"
-    return "heddle.torch.parallelize takes a plan of your own"
+    return ("heddle.torch.explore(model, ...) finds a plan for heddle.torch.parallelize(model, found, comm), which "
+            "takes a plan of your own, too")
 
 
 def _latte(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:

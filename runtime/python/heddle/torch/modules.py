@@ -15,6 +15,7 @@ import torch
 
 from ..comm import Comm
 from ..errors import ArgumentError, Error, UnsupportedError
+from ..schedule import Schedule
 from .agreement import agree
 from .attending import Attend
 from .boundary import Entering, Leaving, Telling
@@ -242,10 +243,14 @@ def parallelize(model: torch.nn.Module, plan: Any, comm: Comm) -> Parallel:
     hooks for these ranks are there already.
 
     plan  may also be what `explore` found of this model, by which a plan is made and proved first on simulated ranks;
+          the planner's Schedule for it, once the model was explored: heddle.plan(found.to_yaml(), comm.mesh, ...);
           or a Plan, as `found.plan(model, "[sp=4]")` makes one
     """
     def made() -> Tuple[Any, str]:
         found = plan.plan(model, comm.mesh) if hasattr(plan, "flow") else plan
+        if isinstance(plan, Schedule):
+            from .planning.scheduled import plan_by  # which is made of this
+            found = plan_by(model, plan, comm.mesh)
         if not hasattr(found, "steps"):
             return found, "the plan that was given"
         return found.steps, "\n".join([found.why, *found.stages])

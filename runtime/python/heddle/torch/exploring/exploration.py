@@ -10,6 +10,7 @@ from .probe import Finding
 from .rows import Fused
 
 if TYPE_CHECKING:
+    from ...schedule import Schedule
     from ..planning.plan import Plan
 
 
@@ -124,6 +125,15 @@ class Exploration:
         from ..planning.found import plan_of  # which is made of this
         return plan_of(self, model, mesh, schedule=schedule, method=method, machine=machine, sizes=sizes,
                        saved_forwards=saved_forwards)
+
+    def schedule(self, model: Any, plan: Any, mesh: str, *, machine: Any = None, sizes: str = "") -> "Schedule":
+        """The way back: the planner's schedule for a plan, by hand too. What every stage has of the activation is seen
+        on simulated ranks, and forced; so it says the bytes and, on a machine, the seconds that the plan takes.
+
+        ArgumentError: a plan that does not run. InfeasibleError: a stage that the planner does not know so.
+        """
+        from ..planning.scheduled import schedule_of
+        return schedule_of(self, model, plan, mesh, machine, sizes)
 
     def fused(self) -> Fused:
         """Dims as plans have them: `h w`, which no stage tells apart, as `s`."""

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
@@ -16,6 +17,7 @@ from .solve import Folded, depends_on, extents_of, solved
 from .trees import Tensors, replaced, tensors_of
 
 _WAYS_MAX = 4  #: to read the axes of one call
+_explored: "weakref.WeakKeyDictionary[torch.nn.Module, Exploration]" = weakref.WeakKeyDictionary()
 
 
 def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]] = None,
@@ -50,7 +52,13 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
         made = Exploration(type(model).__name__, {name: dim.extent for name, dim in axes.dims.items()}, fixed,
                            {name: explorer.modules[name] for name in explorer.order}, explorer.notes, (args, kwargs))
         made.flow = flow_of(model, args, kwargs, [stage.name for stage in made.stages()])
+    _explored[model] = made
     return made
+
+
+def explored(model: torch.nn.Module) -> Optional[Exploration]:
+    """What was found of this model last, which a schedule knows by its stages' names alone."""
+    return _explored.get(model)
 
 
 def _check(model: Any) -> None:

@@ -34,6 +34,8 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
         raise ArgumentError(f"the mesh is {mesh}, wanted one axis: [sp=4]")
     size = grid.axis[0].size
     draft = Draft(found, model)
+    if schedule is not None and schedule.mesh != mesh:
+        raise ArgumentError(f"the schedule of {schedule.model} is for {schedule.mesh}, and the ranks are {mesh}")
     if schedule is None:
         schedule = draft.scheduled(mesh, machine, sizes, method)
     tried: List[Tuple[Plan, Proof]] = []

@@ -1,0 +1,70 @@
+"""Between the planner's schedules and plans, both ways."""
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+import torch
+
+from ... import schedule as planner
+from ...errors import ArgumentError, MismatchError
+from ...line import mesh_of
+from ...machine import MachineLike
+from ...schedule import Schedule
+from ..attending import Attend
+from ..exploring.exploration import Exploration
+from ..exploring.explorer import explored
+from ..hooks import matching
+from ..linting.watched import Watched, watched
+from ..modules import pairs_of
+
+
+def plan_by(model: torch.nn.Module, schedule: Schedule, mesh: str) -> Any:
+    """Steps for a schedule of a model that was explored."""
+    found = explored(model)
+    if found is None:
+        raise ArgumentError(f"parallelize: the schedule of {schedule.model} says which dim its stages have, and not "
+                            f"how {type(model).__name__} has it: wanted heddle.torch.explore(model, ...) before, and the "
+                            "schedule of heddle.plan(found.to_yaml(), ...)")
+    return found.plan(model, mesh, schedule=schedule)
+
+
+def schedule_of(found: Exploration, model: torch.nn.Module, plan: Any, mesh: str, machine: Optional[MachineLike],
+                sizes: str) -> Schedule:
+    """What the ranks of this plan have in every stage, forced upon the planner."""
+    grid = mesh_of(mesh)
+    if grid.naxes != 1:
+        raise ArgumentError(f"the mesh is {mesh}, wanted one axis: [sp=4]")
+    axis, size = grid.axis[0].name.decode(), max(grid.axis[0].size, 2)
+    steps, (args, kwargs) = getattr(plan, "steps", plan), found.given
+    every = watched(model, steps, args, kwargs, size)
+    error = next((each.error for each in every if each.error is not None
+                  and not isinstance(each.error, MismatchError)), every[0].error)
+    if error is not None:
+        raise ArgumentError(f"the plan does not run on {mesh}: {error}") from error
+    forced = [f"{name}={layout}" for name, layout in _layouts(found, model, steps, every[0], axis).items()]
+    fixed = f"b=1,{sizes}".rstrip(",") if "b" in found.dims and "b=" not in sizes else sizes
+    return planner.plan(found.to_yaml(), mesh, machine=machine, sizes=fixed, force=";".join(forced), methods="",
+                        slack_percent=100 * size)  # a stage that is whole is as uneven as can be
+
+
+def _layouts(found: Exploration, model: torch.nn.Module, steps: Any, seen: Watched, axis: str) -> Dict[str, str]:
+    fused = found.fused()
+    layouts: Dict[str, str] = {}
+    for stage in found.stages():
+        extents = fused.extents(stage.extents)
+        made = next((each for each in seen.seen if each.side == "made" and each.module == stage.name), None)
+        cut = sorted(next((x.cut for x in made.held if x.cut), ()) if made else ())
+        names = [name for name, extent in extents.items() for mine in cut if extent == seen.sizes[mine] and name != "b"]
+        method = _method(model, steps, stage.name)
+        layouts[stage.name] = f"{names[0]}@{axis}/{method}" if names else "*/local"
+    return layouts
+
+
+def _method(model: torch.nn.Module, steps: Any, stage: str) -> str:
+    """Of attention in it."""
+    names = {id(module): name for name, module in model.named_modules()}
+    methods: List[str] = [
+        step.method for pattern, each in pairs_of(steps)
+        for step in (each if isinstance(each, (list, tuple)) else [each]) if isinstance(step, Attend) and any(
+            f"{names[id(module)]}.".startswith(f"{stage}.") for module in matching(model, pattern))]
+    return methods[0] if methods else "local"
