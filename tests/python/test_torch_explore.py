@@ -1,5 +1,6 @@
 """Which dims modules mix: models made of known parts, and what a model is after it was explored."""
 import copy
+import html.parser
 import os
 import random
 import subprocess
@@ -257,6 +258,44 @@ def test_the_command_plans_and_proves(tmp_path, monkeypatch, capsys):
         assert main(words) == code
         seen = capsys.readouterr()
         assert said in seen.out + seen.err, seen
+
+
+class Balanced(html.parser.HTMLParser):
+    """Every element that is opened is closed, and text is escaped."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.text = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.open += [] if tag == "meta" else [tag]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_the_page_and_the_bar(tmp_path, monkeypatch, capsys):
+    (tmp_path / "paged.py").write_text("from test_torch_prove import made\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main(["paged:made", "--prove", "2", "--html", "page.html"]) == 0
+    seen = Balanced()
+    text = (tmp_path / "page.html").read_text()
+    seen.feed(text)
+    assert seen.open == [] and "http" not in text, seen.open
+    said = "".join(seen.text)
+    for words in ("space", "mixes", "What 2 ranks send", "Switch(what='output'", "bytes sent"):
+        assert words in said, said
+    drawn = capsys.readouterr().err.split("\r\033[K")
+    counts = [line.split("] ")[1].split()[0] for line in drawn if "] " in line]
+    assert counts[0] == "0/23" and counts[-1] == "23/23" and drawn[-1] == "", drawn
+    assert all(len(line) < 80 for line in drawn), drawn
+    assert f"[{'#' * 30}]" in drawn[-2] and f"[{'.' * 30}]" in drawn[1], drawn
+    assert main(["paged:made", "--html", "no/page.html"]) == 2 and "no/page.html" in capsys.readouterr().err
 
 
 def test_the_example(tmp_path):

@@ -1,4 +1,4 @@
-"""python -m heddle explore MODULE:FACTORY: which dims a model mixes, as a tree, a table or a model file.
+"""python -m heddle explore MODULE:FACTORY: which dims a model mixes, as a tree, a table, a page or a model file.
 
 The factory returns a model and its arguments: a dict of names, or a tuple.
 """
@@ -7,12 +7,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shutil
 import sys
 from typing import Any, List, Mapping, Tuple
+
+import torch
 
 from ...errors import ArgumentError, Error
 from .exploration import Exploration
 from .explorer import explore
+from .report import page
 
 
 def _made(name: str) -> Tuple[Any, Any]:
@@ -32,22 +36,42 @@ def _made(name: str) -> Tuple[Any, Any]:
     return made
 
 
+class _Bar:
+    """How many modules are done, on a terminal; elsewhere nothing."""
+
+    def __init__(self, model: Any):
+        self._total = sum(type(module).forward is not torch.nn.Module.forward for module in model.modules()) \
+            if isinstance(model, torch.nn.Module) else 0
+        self._done = 0
+        if sys.stderr.isatty():
+            self._draw("other extents")
+
+    def __call__(self, module: str) -> None:
+        self._done += 1
+        if sys.stderr.isatty():
+            self._draw(module or "the whole")
+
+    def _draw(self, said: str) -> None:
+        width = 30
+        full = width * min(self._done, self._total) // max(self._total, 1)
+        columns = shutil.get_terminal_size().columns - 1
+        line = f"[{'#' * full}{'.' * (width - full)}] {self._done}/{self._total} {said}"
+        print(f"\r\033[K{line[:columns]}", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
 def _explored(name: str) -> Tuple[Any, Exploration]:
     model, given = _made(name)
-    done = [0]
-    total = len(list(model.named_modules())) if hasattr(model, "named_modules") else 0
-
-    def progress(module: str) -> None:
-        done[0] += 1
-        if sys.stderr.isatty():
-            print(f"\r\033[K{done[0]}/{total} {module}"[:100], end="", file=sys.stderr, flush=True)
+    bar = _Bar(model)
     try:
         if isinstance(given, Mapping):
-            return model, explore(model, progress=progress, **given)
-        return model, explore(model, *given, progress=progress)
+            return model, explore(model, progress=bar, **given)
+        return model, explore(model, *given, progress=bar)
     finally:
-        if sys.stderr.isatty():
-            print("\r\033[K", end="", file=sys.stderr)
+        bar.close()
 
 
 def main(words: List[str]) -> int:
@@ -57,6 +81,7 @@ def main(words: List[str]) -> int:
     parser.add_argument("--output", metavar="FILE", help="write a model file for heddle plan")
     parser.add_argument("--plan", metavar="MESH", help="the steps for heddle.torch.parallelize on these ranks, [sp=4]")
     parser.add_argument("--prove", metavar="RANKS", type=int, help="prove the plan on so many simulated ranks")
+    parser.add_argument("--html", metavar="FILE", help="write a page with the table, the plan and its proof")
     given = parser.parse_args(words)
     try:
         model, found = _explored(given.factory)
@@ -68,6 +93,9 @@ def main(words: List[str]) -> int:
         if given.output:
             with open(given.output, "w") as file:
                 file.write(found.to_yaml())
+        if given.html:
+            with open(given.html, "w", encoding="utf-8") as file:
+                file.write(page(found, plan))
     except (Error, OSError) as error:
         print(f"heddle explore: {error}", file=sys.stderr)
         return 2

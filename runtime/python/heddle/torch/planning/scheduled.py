@@ -23,8 +23,8 @@ def plan_by(model: torch.nn.Module, schedule: Schedule, mesh: str) -> Any:
     found = explored(model)
     if found is None:
         raise ArgumentError(f"parallelize: the schedule of {schedule.model} says which dim its stages have, and not "
-                            f"how {type(model).__name__} has it: wanted heddle.torch.explore(model, ...) before, and the "
-                            "schedule of heddle.plan(found.to_yaml(), ...)")
+                            f"how {type(model).__name__} has it: wanted heddle.torch.explore(model, ...) before, and "
+                            "the schedule of heddle.plan(found.to_yaml(), ...)")
     return found.plan(model, mesh, schedule=schedule)
 
 
