@@ -113,6 +113,7 @@ raise SystemExit(struct.unpack_from("IH", d.recv(9999))[1] == 2)' 2>/dev/null ||
     nvcc=$(readlink -f "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")
     [ -x "$nvcc" ] || echo nvcc
     [ -f "${nvcc%/bin/*}/include/nccl.h" ] || echo nccl
+    [ -f "${nvcc%/bin/*}/include/cublasLt.h" ] || echo cublas
     "$nvcc" --version 2>/dev/null | grep -qF "release $(sed -n '1s/^# nvcc //p' tests/golden/cuda_registers.txt)," || echo nvcc-release
     [ "$(uname -m)" = x86_64 ] || echo qemu
     for name in torch diffusers mypy scikit_build_core auditwheel; do

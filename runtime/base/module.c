@@ -13,14 +13,14 @@
 
 enum { NAME_BYTES = 64 };
 
-/* The folder of the file that this code is in: of libheddle.so, or of a program that has it linked in. A name without a
- * folder, or relative to a folder that may be another one by now, says nothing (a program found through PATH has one):
- * then it is the program. Empty: not known. Never the current folder. */
-static void own_folder(char *folder, size_t bytes)
+/* The folder of the file that some code, or data, is in: of libheddle.so, or of a program that has it linked in. A name
+ * without a folder, or relative to a folder that may be another one by now, says nothing (a program found through PATH
+ * has one): then it is the program. Empty: not known. Never the current folder. */
+static void folder_of(char *folder, size_t bytes, const void *code)
 {
     Dl_info info;
     folder[0] = 0;
-    if (dladdr((void *)&hd_module_load, &info) != 0 && info.dli_fname != NULL && info.dli_fname[0] == '/') {
+    if (dladdr(code, &info) != 0 && info.dli_fname != NULL && info.dli_fname[0] == '/') {
         snprintf(folder, bytes, "%s", info.dli_fname);
     } else {
         ssize_t length = readlink("/proc/self/exe", folder, bytes - 1);
@@ -58,9 +58,10 @@ int hd_module_is_name(const char *name)
     return length > 0 && length <= NAME_BYTES && name[length] == 0;
 }
 
-heddle_status hd_module_load(hd_module *out, const char *name, const char *folder, int is_global)
+heddle_status hd_module_load_beside(hd_module *out, const char *name, const char *folder, const void *code,
+                                    int is_global)
 {
-    char own[PATH_MAX];
+    char beside[PATH_MAX];
     const char *wanted = folder != NULL ? folder : hd_env("HEDDLE_MODULE_PATH");
     memset(out, 0, sizeof *out);
     snprintf(out->file, sizeof out->file, "libheddle_%s.so", name);
@@ -69,9 +70,16 @@ heddle_status hd_module_load(hd_module *out, const char *name, const char *folde
                        folder != NULL ? "module_folder" : "HEDDLE_MODULE_PATH", wanted, out->file);
     }
     try_folder(out, wanted != NULL ? wanted : "", is_global);
-    own_folder(own, sizeof own);
-    try_folder(out, own, is_global);
+    folder_of(beside, sizeof beside, code);
+    if (wanted == NULL || strcmp(wanted, beside) != 0) {
+        try_folder(out, beside, is_global);
+    }
     return HEDDLE_OK;
+}
+
+heddle_status hd_module_load(hd_module *out, const char *name, const char *folder, int is_global)
+{
+    return hd_module_load_beside(out, name, folder, (const void *)&hd_module_load, is_global);
 }
 
 /* What else it is, by the entry point that it has; NULL: nothing that is known. */

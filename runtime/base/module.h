@@ -17,6 +17,9 @@ int hd_module_is_name(const char *name);
  * loaded. is_global: what it loads itself looks for symbols of what it is linked to. HEDDLE_ERR_ARG: the folder is
  * relative. */
 heddle_status hd_module_load(hd_module *out, const char *name, const char *folder, int is_global);
+/* The same, then in the folder of the file that `code`, or data, is in: of another library. */
+heddle_status hd_module_load_beside(hd_module *out, const char *name, const char *folder, const void *code,
+                                    int is_global);
 /* Its function `symbol` into *entry, a pointer to a function. HEDDLE_ERR_UNSUPPORTED: it has none. */
 heddle_status hd_module_entry(const hd_module *module, const char *symbol, void *entry);
 

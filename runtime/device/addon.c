@@ -4,9 +4,10 @@
 
 #include <string.h>
 
-heddle_status hd_addon_find(hd_module *found, const char *name, const char *folder, const char *symbol, void *entry)
+heddle_status hd_addon_find(hd_module *found, const char *name, const char *folder, const hd_device *device,
+                            const char *symbol, void *entry)
 {
-    heddle_status st = hd_module_load(found, name, folder, 0);
+    heddle_status st = hd_module_load_beside(found, name, folder, device->library, 0);
     if (st != HEDDLE_OK || found->handle != NULL) {
         return st == HEDDLE_OK ? hd_module_entry(found, symbol, entry) : st;
     }

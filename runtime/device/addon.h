@@ -5,9 +5,11 @@
 #include "runtime/base/module.h"
 #include "runtime/device/device.h"
 
-/* libheddle_NAME.so, with its function `symbol` into *entry; folder: as for hd_module_load. HEDDLE_ERR_UNSUPPORTED:
- * there is none, it cannot be loaded, or it has no such function; the sentence says which. */
-heddle_status hd_addon_find(hd_module *found, const char *name, const char *folder, const char *symbol, void *entry);
+/* libheddle_NAME.so, with its function `symbol` into *entry; folder: as for hd_module_load, then beside the device's
+ * library. HEDDLE_ERR_UNSUPPORTED: there is none, it cannot be loaded, or it has no such function; the sentence says
+ * which. */
+heddle_status hd_addon_find(hd_module *found, const char *name, const char *folder, const hd_device *device,
+                            const char *symbol, void *entry);
 
 /* What its table says of itself: each begins with these. */
 typedef struct hd_addon {

@@ -13,7 +13,7 @@ heddle_status hd_messages_load(hd_messages *out, const char *name, const char *f
     heddle_device_messages_fn entry = NULL;
     const heddle_device_messages *library = NULL;
     memset(out, 0, sizeof *out);
-    HD_TRY(hd_addon_find(&found, name, folder, HEDDLE_DEVICE_MESSAGES_LIBRARY, &entry));
+    HD_TRY(hd_addon_find(&found, name, folder, device, HEDDLE_DEVICE_MESSAGES_LIBRARY, &entry));
     HD_TRY(entry(&library, heddle_set_error));
     const hd_addon its = {library->struct_bytes, library->name, library->device, library->describe};
     HD_TRY(hd_addon_check(out->describe, sizeof out->describe, &its, &found, name, sizeof *library, device));

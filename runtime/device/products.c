@@ -12,7 +12,7 @@ struct hd_products {
     const hd_device_kernels *own;
     const heddle_device_products *library; /* NULL: own kernels only */
     void *handle;                          /* the library's */
-    char describe[120];
+    char describe[400];
     hd_matmul *made;
 };
 
@@ -22,7 +22,8 @@ static heddle_status open_library(hd_products *products, const char *name)
     hd_module found;
     heddle_device_products_fn entry = NULL;
     const heddle_device_products *library = NULL;
-    HD_TRY(hd_addon_find(&found, name, products->device->folder, HEDDLE_DEVICE_PRODUCTS_LIBRARY, &entry));
+    HD_TRY(hd_addon_find(&found, name, products->device->folder, products->device, HEDDLE_DEVICE_PRODUCTS_LIBRARY,
+                         &entry));
     HD_TRY(entry(&library, heddle_set_error));
     const hd_addon its = {library->struct_bytes, library->name, library->device, library->describe};
     HD_TRY(hd_addon_check(products->describe, sizeof products->describe, &its, &found, name, sizeof *library,
@@ -30,6 +31,19 @@ static heddle_status open_library(hd_products *products, const char *name)
     HD_TRY(library->open(&products->handle, products->device->number));
     products->library = library;
 out:
+    return st;
+}
+
+static heddle_status load_own(const hd_products *products)
+{
+    const heddle_device *device = products->device->library;
+    const int number = products->device->number;
+    int before = 0;
+    heddle_status st = device->enter(&before, number);
+    if (st == HEDDLE_OK) {
+        st = device->status(products->own->load(), number, "loading kernels");
+        device->leave(before);
+    }
     return st;
 }
 
@@ -45,11 +59,12 @@ heddle_status hd_products_open(hd_products **out, const hd_device *device, const
     products->device = device;
     products->own = device->library->kernels;
     snprintf(products->describe, sizeof products->describe, "own");
+    HD_TRY(load_own(products));
     if (name == NULL || strcmp(name, "own") != 0) {
         st = open_library(products, name != NULL ? name : "cublas");
         if (st == HEDDLE_ERR_UNSUPPORTED && name == NULL) {
             st = HEDDLE_OK;
-            snprintf(products->describe, sizeof products->describe, "own");
+            snprintf(products->describe, sizeof products->describe, "own: %s", heddle_last_error());
         }
         HD_TRY(st);
     }

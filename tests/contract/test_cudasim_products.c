@@ -170,7 +170,7 @@ HD_CASE(equal_calls_give_equal_bits)
 {
     begin();
     for (int i = 0; i < 3; i++) {
-        const heddle_product of = {HEDDLE_PRODUCT_OUTER, float_types[i], HEDDLE_F32, 130, 70, 0};
+        const heddle_product of = {HEDDLE_PRODUCT_OUTER, float_types[i], HEDDLE_F32, 136, 72, 0};
         problem p = problem_of(&of, 300, 1);
         char *first = run(&p, 0);
         hd_sim_set_reversed(1);

@@ -71,7 +71,8 @@ HD_CASE(without_a_library_kernels_are_own)
     for (int i = 0; i < 2; i++) {
         hd_products *products = NULL;
         HD_OK(hd_products_open(&products, device, names[i]));
-        assert_string_equal(hd_products_describe(products), "own");
+        const char *wanted = i == 0 ? "own" : "own: there is no libheddle_cublas.so in " HEDDLE_DEVICE_SIM;
+        assert_int_equal(strncmp(hd_products_describe(products), wanted, strlen(wanted)), 0);
         check_forward(device, products);
         hd_products_close(products);
     }

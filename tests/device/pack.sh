@@ -31,18 +31,18 @@ for program in heddle example_05_device $programs; do
 done
 soname=$(readelf -d "$build/libheddle.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
 cp -L "$build/libheddle.so" "$out/lib/$soname"
-for adapter in cuda nccl; do
+for adapter in cuda nccl cublas; do
     [ ! -e "$build/libheddle_$adapter.so" ] || cp -L "$build/libheddle_$adapter.so" "$out/lib/"
 done
 cp "$build/tests/device-sim/libheddle_cuda.so" "$out/emulator/"
 cp -L "$build"/tests/nccl-sim/*.so "$out/emulator-nccl/"
 
-# The C library and NCCL (200 MB) are the machine's own.
+# The C library, NCCL (200 MB) and cuBLAS (500 MB) are the machine's own.
 for file in "$out"/bin/* "$out"/lib/*; do
     ldd "$file"
 done | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u | while read -r name path; do
     case $name in
-    libc.so.* | libm.so.* | libdl.so.* | libpthread.so.* | librt.so.* | libheddle* | libnccl*) ;;
+    libc.so.* | libm.so.* | libdl.so.* | libpthread.so.* | librt.so.* | libheddle* | libnccl* | libcublas*) ;;
     libstdc++.so.* | libgcc_s.so.*) cp -L "$path" "$out/cxx/$name" ;; # not for torch, whose own may be newer
     *) cp -L "$path" "$out/lib/$name" ;;
     esac

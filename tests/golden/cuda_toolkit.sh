@@ -47,27 +47,27 @@ fi
 [ ! -e "$work/refused" ] || { cat "$work/refused"; failed=1; }
 [ "$(wc -l <"$work/registers")" -ge $((15 * narch)) ] && [ $narch -ge 1 ] || { echo "few kernels were seen"; failed=1; }
 
-# --- the headers of the emulator and of the fake NCCL: every constant, and every function, in both
+# --- the headers of the emulator, of the fake NCCL and of the fake cuBLASLt: every constant and function, in both
 include=$(dirname "$(dirname "$(readlink -f "$nvcc")")")/include
 compare() { # header, where the real one lies
     local header=$1 name=${1##*/} newer=cudaGetDriverEntryPointByVersion # than CUDA 12.4
     ! grep -q "$newer" "$2/$name" || newer="nothing"
     {
         echo "#include <$name>"
-        sed -nE 's/^    ((cuda|nccl|CUDA_)[A-Za-z0-9_]+) = ([0-9]+),$/_Static_assert(\1 == \3, "\1");/p' "$header"
+        sed -nE 's/^    ((cuda|nccl|CUDA_|CUBLAS)[A-Za-z0-9_]+) = ([0-9]+),$/_Static_assert(\1 == \3, "\1");/p' "$header"
         sed -nE 's/^#define (NCCL_[A-Z_]+) ([0-9]+)$/_Static_assert(\1 == \2, "\1");/p' "$header" | grep -vE 'MINOR|PATCH|VERSION'
-        tr '\n' ' ' <"$header" | grep -oE '\b(cudaError_t|CUresult|ncclResult_t|const char \*) ?(cuda|cu|nccl)[A-Za-z0-9]+\(' |
+        tr '\n' ' ' <"$header" | grep -oE '\b(cudaError_t|CUresult|ncclResult_t|cublasStatus_t|size_t|const char \*) ?(cuda|cu|nccl)[A-Za-z0-9]+\(' |
             sed -E 's/.*[ *]([a-zA-Z0-9]+)\($/void *f_\1 = (void *)\&\1;/' | grep -v "$newer"
     } >"$work/both.c"
     # Its prototypes, beside the real ones: a compiler refuses two that differ.
     {
         echo "#include <$name>"
-        tr '\n' ' ' <"$header" | grep -oE '\b(cudaError_t|CUresult|ncclResult_t|const char \*) ?(cuda|cu|nccl)[A-Za-z0-9]+\([^)]*\);' |
+        tr '\n' ' ' <"$header" | grep -oE '\b(cudaError_t|CUresult|ncclResult_t|cublasStatus_t|size_t|const char \*) ?(cuda|cu|nccl)[A-Za-z0-9]+\([^)]*\);' |
             grep -vE "cudaGetDeviceProperties|$newer" # a macro in some toolkits
     } >"$work/prototypes.c"
     for file in both prototypes; do
         cc -std=c17 -Wall -Werror -isystem "$2" -isystem "$include" -fsyntax-only "$work/$file.c" || { echo "$header is not as $2 has it"; failed=1; }
-        cc -std=c17 -Wall -Werror -Itests/ncclsim -Itests/cudasim -fsyntax-only "$work/$file.c" || failed=1
+        cc -std=c17 -Wall -Werror -Itests/ncclsim -Itests/cublassim -Itests/cudasim -fsyntax-only "$work/$file.c" || failed=1
     done
     echo "$name: $(wc -l <"$work/both.c") constants and functions, $(wc -l <"$work/prototypes.c") prototypes"
 }
@@ -77,6 +77,11 @@ if [ -f "$include/nccl.h" ]; then
     compare tests/ncclsim/nccl.h "$include"
 else
     not_here nccl "there is no nccl.h beside the toolkit"
+fi
+if [ -f "$include/cublasLt.h" ]; then
+    compare tests/cublassim/cublasLt.h "$include"
+else
+    not_here cublas "there is no cublasLt.h beside the toolkit"
 fi
 echo "$(wc -l <"$work/registers") kernels"
 exit $failed

@@ -112,7 +112,7 @@ C
     done
 fi
 # The command line starts anywhere: its core links neither MPI nor CUDA.
-if ldd "$prefix/heddle/bin/heddle" | grep -E 'libmpi|libcuda|libnccl'; then
+if ldd "$prefix/heddle/bin/heddle" | grep -E 'libmpi|libcuda|libnccl|libcublas'; then
     echo "the core links MPI or CUDA"
     exit 1
 fi

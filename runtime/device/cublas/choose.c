@@ -1,0 +1,164 @@
+/* Which algorithm carries out a product, at every height: the first one that cuBLAS recommends which splits nothing,
+ * takes all heights, and keeps the bits of rows, as trials on the device show. */
+#include "runtime/device/cublas/cublas.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    MOST = 16,                  /* candidates */
+    WORKSPACE_BYTES = 32 << 20, /* that an algorithm may want */
+    EXPECTED_ROWS = 4096,       /* for which they are recommended */
+    LARGE_ROWS = 1 << 20        /* which an algorithm must take, too, but is not tried with */
+};
+
+typedef struct counts {
+    int all, split, refused, lost;
+} counts;
+
+static heddle_status prefer(cublasLtMatmulPreference_t preference, const heddle_product *of)
+{
+    const uint64_t workspace = WORKSPACE_BYTES;
+    const uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
+    const int64_t row_bytes[] = {of->k * hd_cublas_bytes(of->dtype),
+                                 hd_cublas_src_elems(of) * hd_cublas_bytes(of->dtype),
+                                 hd_cublas_dst_elems(of) * hd_cublas_bytes(of->dst_dtype),
+                                 hd_cublas_dst_elems(of) * hd_cublas_bytes(of->dst_dtype)};
+    const cublasLtMatmulPreferenceAttributes_t alignment[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    heddle_status st = CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                                   &workspace, sizeof workspace));
+    if (st == HEDDLE_OK) {
+        st = CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                         &scheme, sizeof scheme));
+    }
+    for (int i = 0; i < 4 && st == HEDDLE_OK; i++) {
+        const uint32_t bytes = (uint32_t)hd_cublas_alignment(row_bytes[i]);
+        st = CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, alignment[i], &bytes, sizeof bytes));
+    }
+    return st;
+}
+
+static heddle_status recommend(cublasLtMatmulHeuristicResult_t *found, int *nfound, hd_cublas_product *product)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    heddle_status st = CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
+    st = st == HEDDLE_OK ? prefer(preference, &product->of) : st;
+    st = st == HEDDLE_OK ? hd_cublas_set_rows(product, EXPECTED_ROWS) : st;
+    *nfound = 0;
+    if (st == HEDDLE_OK) {
+        const cublasStatus_t result =
+            cublasLtMatmulAlgoGetHeuristic(product->cublas->lt, product->operation, product->a, product->b, product->d,
+                                           product->d, preference, MOST, found, nfound);
+        if (result == CUBLAS_STATUS_NOT_SUPPORTED) {
+            *nfound = 0;
+        } else {
+            st = hd_cublas_status(result, "cublasLtMatmulAlgoGetHeuristic");
+        }
+    }
+    if (preference != NULL) {
+        (void)cublasLtMatmulPreferenceDestroy(preference);
+    }
+    return st;
+}
+
+static heddle_status config(int32_t *out, const hd_cublas_product *product, cublasLtMatmulAlgoConfigAttributes_t what)
+{
+    size_t written = 0;
+    *out = 0;
+    return CUBLAS(cublasLtMatmulAlgoConfigGetAttribute(&product->algorithm, what, out, sizeof *out, &written));
+}
+
+/* Also what workspace it wants at most. */
+static heddle_status ask_heights(int *takes, hd_cublas_product *product)
+{
+    heddle_status st = HEDDLE_OK;
+    *takes = 1;
+    product->workspace_bytes = 0;
+    for (int i = 0; i <= hd_cublas_nheights && st == HEDDLE_OK && *takes; i++) {
+        cublasLtMatmulHeuristicResult_t check;
+        memset(&check, 0, sizeof check);
+        st = hd_cublas_set_rows(product, i < hd_cublas_nheights ? hd_cublas_heights[i] : (int64_t)LARGE_ROWS);
+        if (st != HEDDLE_OK) {
+            return st;
+        }
+        const cublasStatus_t result =
+            cublasLtMatmulAlgoCheck(product->cublas->lt, product->operation, product->a, product->b, product->d,
+                                    product->d, &product->algorithm, &check);
+        if (result == CUBLAS_STATUS_NOT_SUPPORTED || result == CUBLAS_STATUS_INVALID_VALUE) {
+            *takes = 0;
+        } else {
+            st = hd_cublas_status(result, "cublasLtMatmulAlgoCheck");
+            *takes = check.workspaceSize <= WORKSPACE_BYTES;
+        }
+        if (check.workspaceSize > product->workspace_bytes) {
+            product->workspace_bytes = check.workspaceSize;
+        }
+    }
+    return st;
+}
+
+static heddle_status try_one(int *is_chosen, counts *n, hd_cublas_product *product, hd_cublas_trial *trial)
+{
+    int32_t splits = 0, scheme = 0;
+    int takes = 0, keeps = 0;
+    heddle_status st = config(&splits, product, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+    st = st == HEDDLE_OK ? config(&scheme, product, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) : st;
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    if (splits > 1 || splits < 0 || scheme != CUBLASLT_REDUCTION_SCHEME_NONE) {
+        n->split++;
+        return HEDDLE_OK;
+    }
+    st = ask_heights(&takes, product);
+    if (st == HEDDLE_OK && takes) {
+        st = hd_cublas_trial_run(&keeps, trial, product);
+    }
+    n->refused += !takes;
+    n->lost += takes && !keeps;
+    *is_chosen = st == HEDDLE_OK && keeps;
+    return st;
+}
+
+static heddle_status say(const hd_cublas_product *product, const counts *n, int which, char *kernel,
+                         size_t kernel_bytes)
+{
+    int32_t id = 0, tile = 0, stages = 0;
+    heddle_status st = config(&id, product, CUBLASLT_ALGO_CONFIG_ID);
+    st = st == HEDDLE_OK ? config(&tile, product, CUBLASLT_ALGO_CONFIG_TILE_ID) : st;
+    st = st == HEDDLE_OK ? config(&stages, product, CUBLASLT_ALGO_CONFIG_STAGES_ID) : st;
+    snprintf(kernel, kernel_bytes, "cuBLAS, algorithm %d with tile %d and stages %d, %d of %d that it recommends",
+             (int)id, (int)tile, (int)stages, which + 1, n->all);
+    return st;
+}
+
+heddle_status hd_cublas_choose(hd_cublas_product *product, char *kernel, size_t kernel_bytes)
+{
+    cublasLtMatmulHeuristicResult_t found[MOST];
+    hd_cublas_trial *trial = NULL;
+    counts n = {0, 0, 0, 0};
+    int is_chosen = 0;
+    heddle_status st = hd_cublas_trial_begin(&trial, product);
+    st = st == HEDDLE_OK ? recommend(found, &n.all, product) : st;
+    for (int i = 0; i < n.all && st == HEDDLE_OK && !is_chosen; i++) {
+        if (found[i].state == CUBLAS_STATUS_SUCCESS) {
+            product->algorithm = found[i].algo;
+            st = try_one(&is_chosen, &n, product, trial);
+        } else {
+            n.refused++;
+        }
+        if (is_chosen) {
+            st = say(product, &n, i, kernel, kernel_bytes);
+        }
+    }
+    hd_cublas_trial_end(trial);
+    if (st == HEDDLE_OK && !is_chosen) {
+        st = hd_cublas_fail(HEDDLE_ERR_UNSUPPORTED,
+                            "cuBLAS recommends %d algorithms, of which %d split sums, %d refuse some heights, and %d "
+                            "give a row other bits",
+                            n.all, n.split, n.refused, n.lost);
+    }
+    return st;
+}

@@ -1,0 +1,396 @@
+/* Linear layers by libheddle_cublas over a fake cuBLASLt whose first algorithms do not keep the bits of rows: which one
+ * is taken, what it comes to, and what goes wrong. */
+#include "case.h"
+#include "device_sim.h"
+#include "draw.h"
+#include "kernels/small_float.h"
+#include "runtime/device/device.h"
+#include "runtime/device/products.h"
+
+#include <heddle/heddle.h>
+#include <math.h>
+
+static int says(const char *wanted)
+{
+    return strstr(heddle_last_error(), wanted) != NULL;
+}
+
+typedef struct cublas_sim {
+    void (*fail_at)(int64_t n, int status);
+    void (*recommend)(const char *kinds);
+    int (*objects)(void);
+    int64_t (*products)(void);
+} cublas_sim;
+
+/* From the library as heddle loads it. */
+static cublas_sim get_sim(void)
+{
+    static const char *const names[] = {"cublassim_fail_at", "cublassim_recommend", "cublassim_objects",
+                                        "cublassim_products"};
+    cublas_sim out;
+    void *handle = dlopen(HEDDLE_CUBLAS_SIM "/libheddle_cublas.so", RTLD_NOW | RTLD_LOCAL);
+    assert_non_null(handle);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        void *found = dlsym(handle, names[i]);
+        assert_non_null(found);
+        memcpy((char *)&out + i * sizeof found, &found, sizeof found);
+    }
+    return out;
+}
+
+/* A device, and the products of cuBLAS on it. */
+typedef struct fixture {
+    cublas_sim sim;
+    device_sim device_sim;
+    hd_device *device;
+    hd_products *products;
+} fixture;
+
+static fixture begin(const char *kinds)
+{
+    fixture f = {.sim = get_sim()};
+    f.sim.recommend(kinds);
+    HD_OK(hd_device_open(&f.device, "cuda", HEDDLE_CUBLAS_SIM, 0));
+    HD_OK(device_sim_get(&f.device_sim));
+    HD_OK(hd_products_open(&f.products, f.device, NULL));
+    return f;
+}
+
+static void end(fixture *f)
+{
+    hd_products_close(f->products);
+    hd_device_close(f->device);
+    assert_int_equal(f->sim.objects(), 0);
+    assert_int_equal(f->device_sim.device_bytes(), 0);
+}
+
+static size_t type_bytes(heddle_dtype dtype)
+{
+    return dtype == HEDDLE_F32 ? 4 : 2;
+}
+
+static float value_at(const void *x, heddle_dtype dtype, int64_t i)
+{
+    return dtype == HEDDLE_F32    ? ((const float *)x)[i]
+           : dtype == HEDDLE_BF16 ? hd_f32_from_bf16(((const uint16_t *)x)[i])
+                                  : hd_f32_from_f16(((const uint16_t *)x)[i]);
+}
+
+static void *random_array(heddle_dtype dtype, int64_t n)
+{
+    char *x = calloc((size_t)n + 1, type_bytes(dtype));
+    assert_non_null(x);
+    for (int64_t i = 0; i < n; i++) {
+        const float value = symmetric();
+        const uint16_t half = dtype == HEDDLE_BF16 ? hd_bf16_from_f32(value) : hd_f16_from_f32(value);
+        memcpy(x + (size_t)i * type_bytes(dtype), dtype == HEDDLE_F32 ? (const void *)&value : (const void *)&half,
+               type_bytes(dtype));
+    }
+    return x;
+}
+
+static void copy(const fixture *f, void *to, const void *from, size_t bytes)
+{
+    const int64_t all = (int64_t)bytes;
+    HD_OK(f->device->library->copy(to, all, from, all, all, 1, f->device->number, HEDDLE_NO_STREAM));
+    HD_OK(f->device->library->check(f->device->number));
+}
+
+static void *there(const fixture *f, const void *host, size_t bytes)
+{
+    void *to = NULL;
+    HD_OK(hd_device_alloc(f->device, &to, bytes + 16, HD_DEVICE_FOR_OWN));
+    copy(f, to, host, bytes);
+    return to;
+}
+
+/* Arrays on either side. */
+typedef struct problem {
+    heddle_product of;
+    int64_t rows, in, with_rows, dst_rows, out;
+    char *host[4], *device[4], *workspace; /* src, with, bias, dst */
+    size_t bytes[4];
+} problem;
+
+static problem problem_of(const fixture *f, const heddle_product *of, int64_t rows)
+{
+    const int is_outer = of->kind == HEDDLE_PRODUCT_OUTER, is_forward = of->kind == HEDDLE_PRODUCT_FORWARD;
+    problem p = {.of = *of, .rows = rows, .in = is_forward ? of->k : of->n, .out = is_forward ? of->n : of->k};
+    p.with_rows = is_outer ? rows : of->n;
+    p.dst_rows = is_outer ? of->n : rows;
+    const int64_t elems[4] = {rows * p.in, p.with_rows * of->k, of->n, p.dst_rows * p.out};
+    for (int i = 0; i < 4; i++) {
+        const heddle_dtype dtype = i < 2 ? of->dtype : of->dst_dtype;
+        p.bytes[i] = (size_t)elems[i] * type_bytes(dtype);
+        p.host[i] = random_array(dtype, elems[i]);
+        p.device[i] = there(f, p.host[i], p.bytes[i]);
+    }
+    return p;
+}
+
+static void problem_end(const fixture *f, problem *p)
+{
+    for (int i = 0; i < 4; i++) {
+        free(p->host[i]);
+        hd_device_release(f->device, p->device[i]);
+    }
+    if (p->workspace != NULL) {
+        hd_device_release(f->device, p->workspace);
+    }
+}
+
+static heddle_product_call call_of(const fixture *f, problem *p, const hd_matmul *made, int add)
+{
+    if (p->workspace == NULL && made->workspace_bytes > 0) {
+        HD_OK(hd_device_alloc(f->device, (void **)&p->workspace, (size_t)made->workspace_bytes, HD_DEVICE_FOR_OWN));
+    }
+    return (heddle_product_call){p->device[3], p->device[0], p->device[1], p->of.has_bias ? p->device[2] : NULL,
+                                 p->rows,      add,          p->workspace};
+}
+
+static char *run(const fixture *f, problem *p, const hd_matmul *made, int add)
+{
+    const heddle_product_call call = call_of(f, p, made, add);
+    char *got = malloc(p->bytes[3] + 1);
+    assert_non_null(got);
+    HD_OK(hd_matmul_run(made, &call, HEDDLE_NO_STREAM));
+    copy(f, got, p->device[3], p->bytes[3]);
+    return got;
+}
+
+static double wanted_at(const problem *p, int64_t row, int64_t column, int add, double *size)
+{
+    const int is_outer = p->of.kind == HEDDLE_PRODUCT_OUTER, is_forward = p->of.kind == HEDDLE_PRODUCT_FORWARD;
+    double sum = p->of.has_bias ? (double)value_at(p->host[2], p->of.dst_dtype, column) : 0;
+    sum += add ? (double)value_at(p->host[3], p->of.dst_dtype, row * p->out + column) : 0;
+    *size = fabs(sum);
+    for (int64_t i = 0; i < (is_outer ? p->rows : p->in); i++) {
+        const double a = (double)value_at(p->host[0], p->of.dtype, is_outer ? i * p->in + row : row * p->in + i);
+        const double b =
+            (double)value_at(p->host[1], p->of.dtype, is_forward ? column * p->of.k + i : i * p->of.k + column);
+        sum += a * b;
+        *size += fabs(a * b);
+    }
+    return sum;
+}
+
+static void check(const problem *p, const char *got, int add)
+{
+    const double u = p->of.dst_dtype == HEDDLE_F32 ? 0x1p-24 : p->of.dst_dtype == HEDDLE_BF16 ? 0x1p-8 : 0x1p-11;
+    for (int64_t at = 0; at < p->dst_rows * p->out; at++) {
+        double size = 0;
+        const double wanted = wanted_at(p, at / p->out, at % p->out, add, &size);
+        const double value = (double)value_at(got, p->of.dst_dtype, at);
+        assert_true(fabs(value - wanted) <= u * fabs(wanted) * 1.01 + size * 0x1p-24 * 400);
+    }
+}
+
+static const heddle_dtype types[] = {HEDDLE_BF16, HEDDLE_F16, HEDDLE_F32};
+
+HD_CASE(the_first_that_keeps_bits_is_taken)
+{
+    fixture f = begin("xhrspfg");
+    assert_string_equal(hd_products_describe(f.products), "cuBLAS 13.1.0");
+    for (int i = 0; i < 9; i++) {
+        const int is_outer = i / 3 == HEDDLE_PRODUCT_OUTER;
+        const heddle_product of = {
+            (heddle_product_kind)(i / 3), types[i % 3], is_outer || i % 2 ? HEDDLE_F32 : types[i % 3], 24, 41,
+            i < 3 && i % 2 == 0};
+        const hd_matmul *made = NULL;
+        HD_OK(hd_products_take(&made, f.products, &of));
+        assert_string_equal(made->kernel,
+                            is_outer ? "cuBLAS, algorithm 204 with tile 20 and stages 8, 2 of 7 that it recommends"
+                                     : "cuBLAS, algorithm 203 with tile 20 and stages 8, 7 of 7 that it recommends");
+        for (int round = 0; round < 4; round++) {
+            const int64_t rows = round == 0 ? 0 : between(1, 150);
+            problem p = problem_of(&f, &of, rows);
+            char *got = run(&f, &p, made, is_outer && round % 2);
+            check(&p, got, is_outer && round % 2);
+            free(got);
+            problem_end(&f, &p);
+        }
+    }
+    end(&f);
+}
+
+HD_CASE(rows_keep_their_bits_at_any_height_and_place)
+{
+    fixture f = begin("xhrspfg");
+    for (int i = 0; i < 4; i++) {
+        const heddle_product of = {(heddle_product_kind)(i / 2), types[i % 2], types[i % 2], 48, 40, i == 0};
+        const hd_matmul *made = NULL;
+        HD_OK(hd_products_take(&made, f.products, &of));
+        problem alone = problem_of(&f, &of, 3);
+        char *wanted = run(&f, &alone, made, 0);
+        for (int place = 0; place < 40; place++) {
+            problem p = problem_of(&f, &of, between(3, below(8) ? 300 : 1500));
+            const int64_t at = between(0, p.rows - 3);
+            const size_t before = (size_t)(at * p.in) * type_bytes(of.dtype);
+            copy(&f, p.device[0] + before, alone.host[0], alone.bytes[0]);
+            copy(&f, p.device[1], alone.host[1], alone.bytes[1]);
+            copy(&f, p.device[2], alone.host[2], alone.bytes[2]);
+            char *got = run(&f, &p, made, 0);
+            assert_memory_equal(got + (size_t)(at * p.out) * type_bytes(of.dtype), wanted, alone.bytes[3]);
+            free(got);
+            problem_end(&f, &p);
+        }
+        free(wanted);
+        problem_end(&f, &alone);
+    }
+    end(&f);
+}
+
+HD_CASE(where_none_keeps_bits_kernels_are_own)
+{
+    fixture f = begin("xhrsp");
+    const heddle_product of = {HEDDLE_PRODUCT_FORWARD, HEDDLE_BF16, HEDDLE_BF16, 24, 40, 1};
+    const hd_matmul *made = NULL;
+    HD_OK(hd_products_take(&made, f.products, &of));
+    assert_string_equal(made->kernel,
+                        "own, tiles of 128 x 128 x 32: cuBLAS recommends 5 algorithms, of which 1 split sums, 1 "
+                        "refuse some heights, and 3 give a row other bits");
+    const int64_t before = f.sim.products();
+    problem p = problem_of(&f, &of, 70);
+    char *got = run(&f, &p, made, 0);
+    check(&p, got, 0);
+    assert_int_equal(f.sim.products(), before);
+    free(got);
+    problem_end(&f, &p);
+    f.sim.recommend("");
+    const heddle_product other = {HEDDLE_PRODUCT_BACK, HEDDLE_BF16, HEDDLE_BF16, 24, 40, 0};
+    HD_OK(hd_products_take(&made, f.products, &other));
+    assert_non_null(strstr(made->kernel, "cuBLAS recommends 0 algorithms"));
+    end(&f);
+}
+
+/* Opens, chooses and closes; the n-th call of cuBLAS, or of CUDA, fails (0: none). */
+static heddle_status choose_with(const fixture *f, const heddle_product *of, int64_t n, int is_cuda)
+{
+    hd_products *products = NULL;
+    const hd_matmul *made = NULL;
+    if (is_cuda) {
+        f->device_sim.fail_at(n, 2);
+    } else {
+        f->sim.fail_at(n, 14);
+    }
+    heddle_status st = hd_products_open(&products, f->device, "cublas");
+    st = st == HEDDLE_OK ? hd_products_take(&made, products, of) : st;
+    f->device_sim.fail_at(0, 0);
+    f->sim.fail_at(0, 0);
+    hd_products_close(products);
+    assert_int_equal(f->sim.objects(), 1); /* the fixture's handle */
+    return st;
+}
+
+static void every_call_may_fail_of(int is_cuda)
+{
+    fixture f = begin("rg");
+    for (int kind = 0; kind < 3; kind++) {
+        const heddle_product of = {(heddle_product_kind)kind, HEDDLE_F16, HEDDLE_F32, 16, 8, 0};
+        int64_t calls = f.device_sim.calls(), failed = 0;
+        HD_OK(choose_with(&f, &of, 0, is_cuda));
+        calls = is_cuda ? f.device_sim.calls() - calls : 90;
+        assert_true(calls > 20 && calls < 1000);
+        for (int64_t n = 1; n <= calls; n += is_cuda ? 1 + 4 * (kind > 0) : 1) {
+            const int64_t before = f.device_sim.device_bytes(); /* of those that could not be freed */
+            heddle_status st = choose_with(&f, &of, n, is_cuda);
+            assert_true(st == HEDDLE_OK || says("failed with error 2") || says("cuBLAS: cublasLt"));
+            failed += st != HEDDLE_OK;
+            assert_true(st == HEDDLE_OK || f.device_sim.device_bytes() == before);
+        }
+        assert_true(failed > (is_cuda ? calls / 10 : 60));
+    }
+    hd_products_close(f.products);
+    hd_device_close(f.device);
+}
+
+HD_CASE(every_call_of_cublas_may_fail)
+{
+    every_call_may_fail_of(0);
+}
+
+HD_CASE(every_call_of_cuda_may_fail)
+{
+    every_call_may_fail_of(1);
+}
+
+HD_CASE(a_call_that_fails_is_told)
+{
+    fixture f = begin("g");
+    const heddle_product of = {HEDDLE_PRODUCT_FORWARD, HEDDLE_BF16, HEDDLE_BF16, 24, 40, 1};
+    const hd_matmul *made = NULL;
+    HD_OK(hd_products_take(&made, f.products, &of));
+    problem p = problem_of(&f, &of, 70);
+    heddle_product_call call = call_of(&f, &p, made, 0);
+    f.sim.fail_at(1, 13);
+    assert_int_equal(hd_matmul_run(made, &call, HEDDLE_NO_STREAM), HEDDLE_ERR_DEVICE);
+    assert_true(says("cuBLAS: cublasLt") && says("failed with 13, the GPU program failed to execute"));
+    call.src = p.device[0] + 2;
+    assert_int_equal(hd_matmul_run(made, &call, HEDDLE_NO_STREAM), HEDDLE_ERR_ARG);
+    assert_true(says("a product by cuBLAS: src lies at ") && says("wanted a multiple of 16 bytes"));
+    char *got = run(&f, &p, made, 0);
+    check(&p, got, 0);
+    free(got);
+    problem_end(&f, &p);
+    end(&f);
+}
+
+HD_CASE(calls_are_captured_and_replayed)
+{
+    fixture f = begin("xhrspfg");
+    const heddle_product of = {HEDDLE_PRODUCT_OUTER, HEDDLE_BF16, HEDDLE_F32, 24, 40, 0};
+    const hd_matmul *made = NULL;
+    void *stream = NULL, *graph = NULL;
+    HD_OK(hd_products_take(&made, f.products, &of));
+    problem p = problem_of(&f, &of, 1000);
+    const heddle_product_call call = call_of(&f, &p, made, 0);
+    char *eager = run(&f, &p, made, 0);
+    HD_OK(f.device_sim.stream_create(&stream));
+    HD_OK(f.device_sim.capture(stream, 1));
+    HD_OK(hd_matmul_run(made, &call, stream));
+    HD_OK(f.device_sim.record(stream, &graph));
+    for (int replay = 0; replay < 20; replay++) {
+        char *got = malloc(p.bytes[3]);
+        assert_non_null(got);
+        copy(&f, p.device[3], p.host[3], p.bytes[3]);
+        HD_OK(f.device_sim.replay(graph, stream));
+        HD_OK(f.device->library->copy(got, (int64_t)p.bytes[3], p.device[3], (int64_t)p.bytes[3], (int64_t)p.bytes[3],
+                                      1, f.device->number, stream));
+        f.device_sim.stream_destroy(stream);
+        HD_OK(f.device_sim.stream_create(&stream));
+        assert_memory_equal(got, eager, p.bytes[3]);
+        free(got);
+    }
+    f.device_sim.graph_free(graph);
+    f.device_sim.stream_destroy(stream);
+    free(eager);
+    problem_end(&f, &p);
+    end(&f);
+}
+
+HD_CASE(another_version_is_refused)
+{
+    static const struct {
+        const char *version, *sentence;
+    } cases[] = {
+        {"120805", "cuBLAS 12.8.5 was found, heddle is built for 13.1.0: wanted 13.1 or a later one of version 13"},
+        {"130005", "cuBLAS 13.0.5 was found, heddle is built for 13.1.0"},
+        {"140000", "cuBLAS 14.0.0 was found, heddle is built for 13.1.0"}};
+    hd_device *device = NULL;
+    hd_products *products = NULL;
+    HD_OK(hd_device_open(&device, "cuda", HEDDLE_CUBLAS_SIM, 0));
+    for (int i = 0; i < 3; i++) {
+        setenv("HEDDLE_CUBLASSIM_VERSION", cases[i].version, 1);
+        assert_int_equal(hd_products_open(&products, device, "cublas"), HEDDLE_ERR_UNSUPPORTED);
+        assert_true(says(cases[i].sentence));
+        HD_OK(hd_products_open(&products, device, NULL)); /* then kernels are own */
+        assert_int_equal(strncmp(hd_products_describe(products), "own: cuBLAS 1", 13), 0);
+        hd_products_close(products);
+    }
+    setenv("HEDDLE_CUBLASSIM_VERSION", "130402", 1);
+    HD_OK(hd_products_open(&products, device, "cublas"));
+    assert_string_equal(hd_products_describe(products), "cuBLAS 13.4.2, built for 13.1.0");
+    hd_products_close(products);
+    unsetenv("HEDDLE_CUBLASSIM_VERSION");
+    hd_device_close(device);
+}
