@@ -201,7 +201,7 @@ class _Cause:
                     "Let it have all rows: Gather before it, or Split behind it")
         seen, x = cuts[-1]
         dim = sorted(x.cut or ())[0]
-        ends = any(isinstance(step, Gather) and step.over == dim or isinstance(step, Switch) and step.from_ == dim
+        ends = any(isinstance(step, Gather) or isinstance(step, Switch) and step.from_ == dim
                    for each in self.steps.values() for step in each)
         without = None if ends else self._ungathered(module, dim)
         if without:
