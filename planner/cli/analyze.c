@@ -45,11 +45,14 @@ int cli_analyze(const cli_question *q, cli_answer *answer)
     cli_arguments options = *q->a;
     analysis of = {.job = {.options = &options, .schedule = answer->schedule}, .plan = &answer->view};
     int ranks = heddle_mesh_size(&answer->view.info.mesh), code = check(q);
+    if (code != CLI_OK || q->a->candidates > 0) {
+        return code != CLI_OK ? code : cli_candidates(q, answer);
+    }
     options.passes = PASSES;
     options.threads = 1;
     options.seed = 1;
     answer->schedule = NULL; /* the job's now */
-    code = code != CLI_OK ? code : cli_rank_count(&ranks, options.transport, ranks);
+    code = cli_rank_count(&ranks, options.transport, ranks);
     code = code != CLI_OK ? code : run_prepare(&of.job, ranks);
     code = code != CLI_OK ? code : run_on_ranks(&of.job, ranks, run_main);
     run_release_job(&of.job);

@@ -8,4 +8,7 @@
  * where other bytes were sent than planned. */
 int cli_analyze(const cli_question *q, cli_answer *answer);
 
+/* candidates.c: likewise of --candidates so many schedules, the answer's among them. */
+int cli_candidates(const cli_question *q, cli_answer *answer);
+
 #endif

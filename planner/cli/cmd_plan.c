@@ -113,6 +113,9 @@ static int run(const cli_arguments *a)
     if (code != CLI_OK) {
         return code;
     }
+    if (a->candidates > 0 && (!a->analyze || a->schedule != NULL)) {
+        return cli_usage_error("--candidates are measured: it goes with --analyze, and without --schedule");
+    }
     code = cli_ask(&q, a);
     code = code != CLI_OK ? code : cli_answer_to(&answer, &q);
     code = code != CLI_OK ? code : a->analyze ? cli_analyze(&q, &answer) : show(&q, &answer.view);

@@ -144,8 +144,7 @@ static int insert(why_not *list, int n, int most, const why_not *one)
     return n;
 }
 
-/* Layout number i of all that put every axis on a dim that may be sharded, or on none; 0: there are no more. */
-static int nth_layout(heddle_layout *out, const schedule_view *plan, int batch_and_rows, int channel_dim, int i)
+int cli_nth_layout(heddle_layout *out, const schedule_view *plan, int batch_and_rows, int channel_dim, int i)
 {
     *out = heddle_layout_replicated();
     for (int a = 0; a < plan->info.mesh.naxes; a++, i /= batch_and_rows + 1) {
@@ -176,7 +175,8 @@ int cli_alternatives(why_not *out, int most, const cli_question *q, const schedu
         heddle_schedule_stage_at(&stage, plan->schedule, k) != HEDDLE_OK) {
         return 0;
     }
-    for (int i = 0; i < TRIED_AT_MOST && nth_layout(&layout, plan, model.shape.ndim - 1, model.channel_dim, i); i++) {
+    for (int i = 0; i < TRIED_AT_MOST && cli_nth_layout(&layout, plan, model.shape.ndim - 1, model.channel_dim, i);
+         i++) {
         char text[128];
         why_not one = {0};
         snprintf(one.asked, sizeof one.asked, "%s=%s", stage.name, report_layout(text, sizeof text, plan, &layout));

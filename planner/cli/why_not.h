@@ -25,4 +25,7 @@ const char *cli_verdict_name(verdict verdict);
  * left out. The number. *steps: grows by the stages of the plans that were made for it. */
 int cli_alternatives(why_not *out, int most, const cli_question *q, const schedule_view *plan, int k, int64_t *steps);
 
+/* Layout number i of all that put every axis on a dim that may be sharded, or on none; 0: there are no more. */
+int cli_nth_layout(heddle_layout *out, const schedule_view *plan, int batch_and_rows, int channel_dim, int i);
+
 #endif

@@ -62,6 +62,20 @@ def kept(*words):
           f"{words}: {plan['activations']} bytes of activations planned, {run['backward']['kept_bytes_max']} kept")
 
 
+def candidates():
+    """Six ways for each of two attentions: whole fibres in 3 layouts, and 3 methods over the sharded dim."""
+    words = ["plan", TINY, "--mesh", "sp=2", "--size", "t=4,s=6", "--layers", "1"]
+    plan, of = ask(*words), ask(*words, "--analyze", "--candidates", "4")
+    own = [c for c in of["candidates"] if c["is_plan"]]
+    check(of["possible"] == 36 and len(of["candidates"]) == 4, f"{of['possible']} candidates")
+    check(len(own) == 1 and abs(own[0]["predicted_s"] - plan["time_s"]) <= 1e-9 * plan["time_s"], f"the plan: {own}")
+    times = [c["measured_s"] for c in of["candidates"]]
+    check(times == sorted(times) and times[0] > 0, f"measured: {times}")
+    check(abs(of["above_best"] - (own[0]["measured_s"] / times[0] - 1)) < 1e-4, f"above the best: {of}")
+    check(min(c["predicted_s"] for c in of["candidates"]) >= plan["time_s"] * (1 - 1e-9), f"one is faster: {of}")
+
+
+candidates()
 for transport in ("threads", "shm"):
     analyzed(transport, "--mesh", "sp=2")
 analyzed("shm", "--mesh", "sp=3", "--objective", "bytes")

@@ -10,6 +10,10 @@ says "no block" 2 "can be planned, but not run" plan flux.1-dev --mesh sp=2 --an
 says "a step" 2 "goes without --training" plan "$tiny" --mesh sp=2 --analyze --training
 says "to a file" 2 "goes without --output" plan "$tiny" --mesh sp=2 --analyze -o "$folder/a.json"
 says "transport" 2 "unknown transport" plan "$tiny" --mesh sp=2 --analyze --transport carrier-pigeon
+small=(plan "$tiny" --mesh sp=2 --size t=4,s=6 --layers 1 --analyze --candidates)
+says "candidates" 0 "2 of 36 ways were run" "${small[@]}" 2 --transport shm
+says "fewer candidates" 0 "1 of 6 ways was run" "${small[@]}" 1 --force t.attn=t@sp/ring
+says "not run" 2 "goes with --analyze" plan "$tiny" --mesh sp=2 --candidates 2
 if have_mpi; then
     says "mpi" 0 "memory: " plan "$tiny" --mesh sp=2 --analyze --transport mpi
 fi

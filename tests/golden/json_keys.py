@@ -21,6 +21,7 @@ WAYS = [
     ["simulate", "attention", "b=1 s=4096 h=8 d=64", "--mesh", "sp=8", "--method", "ring", *GPUS],
     ["run", TINY, "--mesh", "sp=2", *SMALL], ["run", TINY, "--mesh", "sp=2", *SMALL, "--backward", "--check"],
     ["plan", TINY, "--mesh", "sp=2", *SMALL, "--analyze"],
+    ["plan", TINY, "--mesh", "sp=2", *SMALL, "--analyze", "--candidates", "2"],
     ["bench", LINE, *SMALL, "--seconds", "0"],
     ["bench", "attention", "f32[b=1 s=64 h=2 d=8] on [sp=2]", "--method", "ring", *SMALL, "--seconds", "0"],
     ["bench", "linear-attention", "f32[b=1 s=64 h=2 d=8] on [sp=2]", *SMALL, "--seconds", "0"],

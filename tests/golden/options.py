@@ -113,6 +113,11 @@ TABLE = {
     ("plan", "mesh"): (["--mesh", "sp=2"], ["--mesh", "sp=3"], whole),
     ("plan", "output"): (["--mesh", "sp=2"], ["--mesh", "sp=2", "--output", "{}/s.json"], is_there("s.json")),
     ("plan", "analyze"): (["--mesh", "sp=2"], ["--mesh", "sp=2", "--analyze"], out("in the fastest of")),
+    ("plan", "candidates"): (
+        ["--mesh", "sp=2", "--analyze", "--candidates", "1"],
+        ["--mesh", "sp=2", "--analyze", "--candidates", "2"],
+        out(r"(\d+) of \d+ ways"),
+    ),
     ("plan", "transport"): (
         ["--mesh", "sp=2", "--analyze"],
         ["--mesh", "sp=2", "--analyze", "--transport", "shm"],
