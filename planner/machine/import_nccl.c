@@ -152,6 +152,7 @@ static heddle_status read_lines(text *t, FILE *f)
             HD_TRY(read_figures(t, word, n));
         }
     }
+    st = ferror(f) == 0 ? st : hd_fail(HEDDLE_ERR_IO, "%s cannot be read: %s", t->path, strerror(errno));
 out:
     return st;
 }

@@ -132,7 +132,9 @@ static heddle_status read_lines(matrix *m, FILE *f)
             HD_TRY(read_row(m, word, n));
         }
     }
-    if (m->ngpus == 0 || m->nrows < m->ngpus) {
+    if (ferror(f) != 0) {
+        st = hd_fail(HEDDLE_ERR_IO, "%s cannot be read: %s", m->path, strerror(errno));
+    } else if (m->ngpus == 0 || m->nrows < m->ngpus) {
         st = hd_fail(HEDDLE_ERR_PARSE, "%s:%d: no whole table of nvidia-smi topo -m: %d rows of %d GPUs", m->path,
                      m->line, m->nrows, m->ngpus);
     }

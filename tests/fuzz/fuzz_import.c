@@ -1,24 +1,14 @@
 /* libFuzzer: a config.json of any bytes; what is taken is a model file that plans. */
-#include <heddle/planner.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include "fuzz.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include <heddle/planner.h>
+#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    char text[HEDDLE_IMPORT_BYTES], path[64];
+    char text[HEDDLE_IMPORT_BYTES], path[FUZZ_PATH_BYTES];
     heddle_model *model = NULL;
-    const int fd = memfd_create("config", MFD_CLOEXEC);
-    if (fd < 0 || write(fd, data, size) != (ssize_t)size) {
-        abort();
-    }
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    const int fd = fuzz_file(path, data, size);
     const heddle_status st = heddle_model_import(text, sizeof text, path, NULL);
     close(fd);
     if (st == HEDDLE_OK && heddle_model_parse(&model, text, strlen(text), "import") != HEDDLE_OK) {

@@ -2,26 +2,9 @@
  * finite times, however many ranks it has, and come back from its own file. */
 #include "planner/machine/machine.h"
 
-#include <fcntl.h>
+#include "fuzz.h"
+
 #include <math.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-/* A file of these bytes that no disk has. */
-static int file_of(char *path, size_t path_bytes, const uint8_t *data, size_t size)
-{
-    const int fd = memfd_create("fuzz", MFD_CLOEXEC);
-    if (fd < 0 || write(fd, data, size) != (ssize_t)size) {
-        abort();
-    }
-    snprintf(path, path_bytes, "/proc/self/fd/%d", fd);
-    return fd;
-}
 
 static void look(heddle_machine *machine)
 {
@@ -49,30 +32,17 @@ static void look(heddle_machine *machine)
     }
 }
 
-/* As a file of its own. */
-static void write_and_read(const heddle_machine *machine)
-{
-    static const char path[] = "fuzz_machine-written.yaml";
-    heddle_machine *back = NULL;
-    if (heddle_machine_save(machine, path) != HEDDLE_OK || heddle_machine_load(&back, path) != HEDDLE_OK) {
-        fprintf(stderr, "%s\n", heddle_last_error());
-        abort();
-    }
-    heddle_machine_destroy(back);
-    unlink(path);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    char path[64];
+    char path[FUZZ_PATH_BYTES];
     heddle_machine *machine = NULL;
     if (heddle_machine_parse(&machine, (const char *)data, size, "fuzz") == HEDDLE_OK) {
-        write_and_read(machine);
+        fuzz_write_and_read(machine);
         look(machine);
         heddle_machine_destroy(machine);
         return 0;
     }
-    const int fd = file_of(path, sizeof path, data, size);
+    const int fd = fuzz_file(path, data, size);
     if (heddle_machine_discover(&machine, NULL, path, NULL) == HEDDLE_OK) {
         look(machine);
         heddle_machine_destroy(machine);

@@ -69,6 +69,8 @@ matrix() {
 matrix 8 NV18 8 - >"$folder/nv18"
 says "NVSwitch" 0 "machine   8xh100-nvlink: 8 ranks" --matrix "$folder/nv18"
 says "another GPU" 0 "machine   8xh200-nvlink: 8 ranks" --matrix "$folder/nv18" --gpu h200
+says "a folder as links" 2 "cannot be read: Is a directory" --matrix "$folder"
+says "a folder as times" 2 "cannot be read: Is a directory" --machine 8xa100-nvlink --nccl-tests "$folder"
 says "no such GPU" 2 "no GPU is called 'h300'" --matrix "$folder/nv18" --gpu h300
 matrix 8 NV12 8 - >"$folder/nv12"
 says "a100" 0 "machine   8xa100-nvlink" --matrix "$folder/nv12"
