@@ -88,12 +88,10 @@ const cli_action cli_bench = {
                 "       heddle bench attention|linear-attention --help\n"
                 "\n"
                 "  heddle bench 'bf16[t=32 s=1024 c=1152] on [sp=2]: t@sp -> s@sp' --ranks 2 --transport shm\n",
-    .notes =
-        "The roofline is the same bytes, copied contiguously from the ranks that own them by the strongest kernel, "
-        "all\n"
-        "ranks at once, between the same flags, by turns with the reshards. roofline_ratio = roofline_min / min.\n"
-        "Of partial sums it is the sum of as many contiguous terms.\n"
-        "With --device it is the device's own copy of as many bytes, and arrays alternate so that caches do not "
-        "help.\n",
+    .notes = "The roofline is the same bytes, copied contiguously from the ranks that own them by the strongest\n"
+             "kernel, all ranks at once, between the same flags, by turns with the reshards. roofline_ratio =\n"
+             "roofline_min / min. Of partial sums it is the sum of as many contiguous terms.\n"
+             "With --device it is the device's own copy of as many bytes, and arrays alternate so that caches do\n"
+             "not help.\n",
     .run = run,
 };

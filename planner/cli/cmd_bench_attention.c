@@ -30,12 +30,10 @@ static int run(const cli_arguments *a)
 
 const cli_action cli_bench_attention = {
     .synopsis = "usage: heddle bench attention 'bf16[b=1 s=8192 h=16 d=72] on [sp=2]' --method M [options]\n",
-    .notes = "Times are those of the slowest rank. local: the same heads, samples and keys in total, each rank some "
-             "whole\n"
-             "heads, so that nothing moves. moving: the method with no key to see, so that it only moves. overlap = "
-             "the share\n"
-             "of the shorter of the two that is hidden behind the other. times the longer: the method / the longer of "
-             "the two,\n"
-             "of the fastest samples and as the median over rounds in which each had its turn.\n",
+    .notes = "Times are those of the slowest rank. local: the same heads, samples and keys in total, each rank\n"
+             "some whole heads, so that nothing moves. moving: the method with no key to see, so that it only\n"
+             "moves. overlap = the share of the shorter of the two that is hidden behind the other. times the\n"
+             "longer: the method / the longer of the two, of the fastest samples and as the median over rounds\n"
+             "in which each had its turn.\n",
     .run = run,
 };

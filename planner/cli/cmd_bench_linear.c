@@ -31,13 +31,9 @@ static int run(const cli_arguments *a)
 
 const cli_action cli_bench_linear = {
     .synopsis = "usage: heddle bench linear-attention 'f32[b=1 s=8192 h=4 d=128] on [sp=2]' --method M [options]\n",
-    .notes =
-        "A call's time is that of the slowest rank. local: the same total work on one rank with as many threads as "
-        "there\n"
-        "are ranks. overlap: the part of a call in which the rank that waited longest did not wait. gflops counts "
-        "what\n"
-        "the chunked form needs (half of a chunk's square when causal). bytes and messages are those of the rank "
-        "that\n"
-        "sends most; peak_bytes: resident size of rank 0's process.\n",
+    .notes = "A call's time is that of the slowest rank. local: the same total work on one rank with as many\n"
+             "threads as there are ranks. overlap: the part of a call in which the rank that waited longest did\n"
+             "not wait. gflops counts what the chunked form needs (half of a chunk's square when causal). bytes\n"
+             "and messages are those of the rank that sends most; peak_bytes: resident size of rank 0's process.\n",
     .run = run,
 };

@@ -205,7 +205,8 @@ const cli_action cli_calibrate = {
                 "Measures what this machine's ranks compute and exchange, and saves the machine that plans and\n"
                 "forecasts go by. Operations are measured, never a model; best on an otherwise idle machine.\n",
     .notes = "Without --ranks as many as there are cores. Without --output the file is\n"
-             "$XDG_CONFIG_HOME/heddle/machine.yaml, else ~/.config/heddle/machine.yaml, where heddle plan looks for\n"
-             "it. The fit's own error is told by operation: how far its rates are from the times they were made of.\n",
+             "$XDG_CONFIG_HOME/heddle/machine.yaml, else ~/.config/heddle/machine.yaml, where heddle plan looks\n"
+             "for it. The fit's own error is told by operation: how far its rates are from the times they were\n"
+             "made of.\n",
     .run = run,
 };

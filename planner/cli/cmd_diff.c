@@ -123,9 +123,8 @@ static int run(const cli_arguments *arguments)
 const cli_action cli_diff = {
     .synopsis = "usage: heddle diff A B [--json]\n"
                 "\n"
-                "Stages that run in another layout or by another method, and the bytes of both. A and B are files of "
-                "heddle plan\n"
-                "--output or heddle plan --json.\n",
+                "Stages that run in another layout or by another method, and the bytes of both. A and B are files\n"
+                "of heddle plan --output or heddle plan --json.\n",
     .notes = "exit codes: 0 done, whether they differ or not; 2 bad input\n",
     .run = run,
 };

@@ -154,19 +154,16 @@ static int run(const cli_arguments *a)
 }
 
 const cli_action cli_draw = {
-    .synopsis =
-        "usage: heddle draw MODEL -n 16 [--machine 2x8xh100-nvlink+ib400] -o FILE [options]\n"
-        "       heddle draw SCHEDULE.json -o FILE\n\n"
-        "What heddle plan found, to look at: FILE.svg is a picture, FILE.html a report in one page, FILE.json a "
-        "timeline for\n"
-        "Perfetto or chrome://tracing. Nothing in them is loaded from elsewhere. SCHEDULE.json is what heddle plan "
-        "--output\n"
-        "saved or --json printed; its times are those that it was planned with.\n",
-    .notes = "In the picture a lane is a mesh axis and its colour the dim that it shards, hatched where the activation "
-             "is replicated.\n"
-             "Crossing threads are moves between ranks.\n"
-             "exit codes: 0 done, 1 the output could not be written, 2 bad input, 3 infeasible, 5 the run that was "
-             "measured is of\n"
-             "            another schedule\n",
+    .synopsis = "usage: heddle draw MODEL -n 16 [--machine 2x8xh100-nvlink+ib400] -o FILE [options]\n"
+                "       heddle draw SCHEDULE.json -o FILE\n"
+                "\n"
+                "What heddle plan found, to look at: FILE.svg is a picture, FILE.html a report in one page,\n"
+                "FILE.json a timeline for Perfetto or chrome://tracing. Nothing in them is loaded from elsewhere.\n"
+                "SCHEDULE.json is what heddle plan --output saved or --json printed; its times are those that it\n"
+                "was planned with.\n",
+    .notes = "In the picture a lane is a mesh axis and its colour the dim that it shards, hatched where the\n"
+             "activation is replicated. Crossing threads are moves between ranks.\n"
+             "exit codes: 0 done, 1 the output could not be written, 2 bad input, 3 infeasible,\n"
+             "            5 the run that was measured is of another schedule\n",
     .run = run,
 };

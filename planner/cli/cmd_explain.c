@@ -177,11 +177,10 @@ const cli_action cli_explain = {
                 "\n"
                 "  heddle explain hunyuanvideo --mesh sp=16 --machine 2x8xh100-nvlink+ib400 --why-not attn=/ulysses\n"
                 "\n"
-                "Why every stage of the plan runs as it does, with the nearest alternatives; or what one of them would "
-                "cost.\n",
-    .notes =
-        "Verdicts: CHOSEN, the plan does so; TIE, another plan of the same value does; CHEAPER ELSEWHERE, with the\n"
-        "regret: the best plan that does so less the plan; UNAVAILABLE, with the reason.\n"
-        "exit codes: 0 done, 2 bad input, 3 infeasible\n",
+                "Why every stage of the plan runs as it does, with the nearest alternatives; or what one of them\n"
+                "would cost.\n",
+    .notes = "Verdicts: CHOSEN, the plan does so; TIE, another plan of the same value does; CHEAPER ELSEWHERE,\n"
+             "with the regret: the best plan that does so less the plan; UNAVAILABLE, with the reason.\n"
+             "exit codes: 0 done, 2 bad input, 3 infeasible\n",
     .run = run,
 };

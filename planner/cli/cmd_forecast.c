@@ -105,22 +105,20 @@ const cli_action cli_memory = {
                 "  heddle memory hunyuanvideo -n 16 --machine 2x8xh100-nvlink+ib400\n"
                 "\n"
                 "What the fullest rank holds under the best plan, and at which stage it holds most.\n",
-    .notes =
-        "--memory 76G takes the best plan that fits, or exits with 3 and says what does not. --longest t: the most\n"
-        "frames whose best plan fits, and that plan.\n"
-        "exit codes: 0 done, 2 bad input, 3 infeasible\n",
+    .notes = "--memory 76G takes the best plan that fits, or exits with 3 and says what does not. --longest t:\n"
+             "the most frames whose best plan fits, and that plan.\n"
+             "exit codes: 0 done, 2 bad input, 3 infeasible\n",
     .run = run_memory,
 };
 
 const cli_action cli_simulate = {
-    .synopsis =
-        "usage: heddle simulate MODEL --mesh sp=8 [--machine X] [--method '*=ulysses'] [options]\n"
-        "       heddle simulate MODEL --schedule FILE [--machine X] [options]\n"
-        "       heddle simulate attention PROBLEM, heddle simulate linear-attention PROBLEM: one stage by itself\n"
-        "\n"
-        "  heddle simulate hunyuanvideo --mesh sp=8 --machine 8xh100-nvlink --method '*=ulysses'\n"
-        "\n"
-        "The seconds of a pass under the best plan, or by the methods that are given, part by part.\n",
+    .synopsis = "usage: heddle simulate MODEL --mesh sp=8 [--machine X] [--method '*=ulysses'] [options]\n"
+                "       heddle simulate MODEL --schedule FILE [--machine X] [options]\n"
+                "       heddle simulate attention|linear-attention PROBLEM: one stage by itself\n"
+                "\n"
+                "  heddle simulate hunyuanvideo --mesh sp=8 --machine 8xh100-nvlink --method '*=ulysses'\n"
+                "\n"
+                "The seconds of a pass under the best plan, or by the methods that are given, part by part.\n",
     .notes = "exit codes: 0 done, 2 bad input, 3 infeasible\n",
     .run = run_simulate,
 };

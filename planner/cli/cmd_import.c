@@ -33,10 +33,10 @@ static int run(const cli_arguments *a)
 }
 
 const cli_action cli_import = {
-    .synopsis = "usage: heddle import CONFIG.json [--frames N --height N --width N] [--output MODEL.yaml]\n\n"
-                "The model file of the transformer that a config.json of diffusers describes (its _class_name says "
-                "which model),\n"
-                "for a clip of that size, or of the size that is usual for the model.\n",
+    .synopsis = "usage: heddle import CONFIG.json [--frames N --height N --width N] [--output MODEL.yaml]\n"
+                "\n"
+                "The model file of the transformer that a config.json of diffusers describes (its _class_name says\n"
+                "which model), for a clip of that size, or of the size that is usual for the model.\n",
     .notes = "exit codes: 0 done, 1 the output could not be written, 2 bad input\n",
     .run = run,
 };

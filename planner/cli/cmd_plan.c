@@ -125,18 +125,17 @@ static int run(const cli_arguments *a)
 }
 
 const cli_action cli_plan = {
-    .synopsis =
-        "usage: heddle plan MODEL -n 16 [--machine 2x8xh100-nvlink+ib400] [options]\n"
-        "       heddle plan MODEL --mesh sp=4 [options]\n"
-        "\n"
-        "  heddle plan hunyuanvideo -n 16 --machine 2x8xh100-nvlink+ib400\n"
-        "\n"
-        "The layout of the activation in every stage of MODEL (a preset's name, or a YAML file, docs/formats.md) and "
-        "the\n"
-        "method of every attention that take the least time on the machine, and what each of them moves and takes.\n",
-    .notes =
-        "The column 'waste' says by how much the busiest rank's part is larger than an even one; 'sent max' is of\n"
-        "the busiest rank, what its method sends inside the stage included; 'transfer' is what no work hides.\n"
-        "exit codes: 0 done, 1 the output could not be written, 2 bad input, 3 infeasible\n",
+    .synopsis = "usage: heddle plan MODEL -n 16 [--machine 2x8xh100-nvlink+ib400] [options]\n"
+                "       heddle plan MODEL --mesh sp=4 [options]\n"
+                "\n"
+                "  heddle plan hunyuanvideo -n 16 --machine 2x8xh100-nvlink+ib400\n"
+                "\n"
+                "The layout of the activation in every stage of MODEL (a preset's name, or a YAML file,\n"
+                "docs/formats.md) and the method of every attention that take the least time on the machine, and\n"
+                "what each of them moves and takes.\n",
+    .notes = "The column 'waste' says by how much the busiest rank's part is larger than an even one; 'sent max'\n"
+             "is of the busiest rank, what its method sends inside the stage included; 'transfer' is what no\n"
+             "work hides.\n"
+             "exit codes: 0 done, 1 the output could not be written, 2 bad input, 3 infeasible\n",
     .run = run,
 };

@@ -8,13 +8,14 @@ static int run(const cli_arguments *a)
 }
 
 const cli_action cli_presets = {
-    .synopsis = "usage: heddle presets [NAME] [--json]\n\n"
-                "Models and machines that other commands take by name. With a NAME its file, as a start for "
-                "one's own:\n\n"
+    .synopsis = "usage: heddle presets [NAME] [--json]\n"
+                "\n"
+                "Models and machines that other commands take by name. With a NAME its file, as a start for one's\n"
+                "own:\n"
+                "\n"
                 "  heddle presets hunyuanvideo > mine.yaml\n",
     .notes = "The column 'runs' says whether heddle run runs all of its stages; the others are planned alone.\n"
-             "JSON: schema, models [{name, layers, channels, heads, batch, tokens, text_tokens, parameters, runs, "
-             "source}],\n"
-             "machines [{name, ranks, source}]; of one model with its text, yaml.\n",
+             "JSON: schema, models [{name, layers, channels, heads, batch, tokens, text_tokens, parameters,\n"
+             "runs, source}], machines [{name, ranks, source}]; of one model with its text, yaml.\n",
     .run = run,
 };

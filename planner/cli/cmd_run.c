@@ -195,12 +195,11 @@ static int run(const cli_arguments *a)
 }
 
 const cli_action cli_run = {
-    .synopsis = "usage: heddle run MODEL --ranks 4 [--transport threads|shm|tcp|mpi|auto] [options]\n\n"
-                "Runs the blocks of MODEL (a YAML file) on several ranks; between stages the sharded dim switches as "
-                "planned.\n",
-    .notes =
-        "exit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 --check found a difference, 77 no "
-        "such\n"
-        "device or wire here\n",
+    .synopsis = "usage: heddle run MODEL --ranks 4 [--transport threads|shm|tcp|mpi|auto] [options]\n"
+                "\n"
+                "Runs the blocks of MODEL (a YAML file) on several ranks; between stages the sharded dim switches\n"
+                "as planned.\n",
+    .notes = "exit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible,\n"
+             "            5 --check found a difference, 77 no such device or wire here\n",
     .run = run,
 };

@@ -134,8 +134,7 @@ const cli_action cli_simulate_attention = {
     .synopsis = "usage: heddle simulate attention 'b=1 s=8192 h=24 d=128' --mesh sp=8 --method M [options]\n"
                 "       heddle simulate attention 'bf16[b=1 s=8192 h=24 d=128] on [sp=8]' --method M [options]\n"
                 "\n"
-                "  heddle simulate attention 'b=1 s=118800 h=24 d=128' --mesh 'r=2 u=4' --method usp --machine "
-                "8xl20-pcie\n"
+                "  heddle simulate attention 'b=1 s=118800 h=24 d=128' --mesh sp=8 --method ring --machine 8xl20-pcie\n"
                 "\n"
                 "The seconds and the memory of one attention: queries, keys and values are given. Nothing is run.\n",
     .notes = "exit codes: 0 done, 2 bad input, 3 infeasible\n",
@@ -143,11 +142,10 @@ const cli_action cli_simulate_attention = {
 };
 
 const cli_action cli_simulate_linear = {
-    .synopsis =
-        "usage: heddle simulate linear-attention 'b=1 s=2097152 h=16 d=128' --mesh sp=64 --method M [options]\n"
-        "\n"
-        "The seconds and the memory of one causal linear attention: queries, keys and values are given. Nothing "
-        "is run.\n",
+    .synopsis = "usage: heddle simulate linear-attention 'b=1 s=2097152 h=16 d=128' --mesh sp=64 --method M [options]\n"
+                "\n"
+                "The seconds and the memory of one causal linear attention: queries, keys and values are given.\n"
+                "Nothing is run.\n",
     .notes = "exit codes: 0 done, 2 bad input, 3 infeasible\n",
     .run = run_linear,
 };

@@ -66,16 +66,14 @@ static int run(const cli_arguments *a)
 }
 
 const cli_action cli_topo = {
-    .synopsis =
-        "usage: heddle topo [--xml FILE] [--matrix FILE] [--output machine.yaml] [--json]\n"
-        "\n"
-        "  heddle topo\n"
-        "  nvidia-smi topo -m > links.txt; heddle topo --matrix links.txt --gpu h200 --output machine.yaml\n"
-        "  heddle topo --machine 8xh100-nvlink --nccl-tests alltoall.txt --output machine.yaml\n"
-        "\n"
-        "What this host consists of, or another one by its files; the levels of links that its ranks have, and the "
-        "machine\n"
-        "that is like it, for --machine of other commands.\n",
+    .synopsis = "usage: heddle topo [--xml FILE] [--matrix FILE] [--output machine.yaml] [--json]\n"
+                "\n"
+                "  heddle topo\n"
+                "  nvidia-smi topo -m > links.txt; heddle topo --matrix links.txt --gpu h200 --output machine.yaml\n"
+                "  heddle topo --machine 8xh100-nvlink --nccl-tests alltoall.txt --output machine.yaml\n"
+                "\n"
+                "What this host consists of, or another one by its files; the levels of links that its ranks have,\n"
+                "and the machine that is like it, for --machine of other commands.\n",
     .notes = "Times of links replace published figures: nccl-tests counts a rank's whole send buffer, of which\n"
              "(n-1)/n leave it; in a group over several levels those that cross the outermost count.\n",
     .run = run,

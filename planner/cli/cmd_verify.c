@@ -133,10 +133,8 @@ const cli_action cli_verify = {
     .synopsis = "usage: heddle verify 'RESHARD LINE' [--ranks N] [--input X.npy] [--save DIR] [options]\n"
                 "       heddle verify --random COUNT [--ranks N] [--seed S] [options]\n"
                 "       heddle verify attention|linear-attention --help\n",
-    .notes = "Every rank checks each of its elements against the global index, canaries around and between them, that "
-             "its\n"
-             "source is unchanged, and that bytes planned and measured agree with one another and with the layouts, "
-             "per peer.\n"
-             "Exit code 5 and the first wrong coordinate when anything differs.\n",
+    .notes = "Every rank checks each of its elements against the global index, canaries around and between them,\n"
+             "that its source is unchanged, and that bytes planned and measured agree with one another and with\n"
+             "the layouts, per peer. Exit code 5 and the first wrong coordinate when anything differs.\n",
     .run = run,
 };

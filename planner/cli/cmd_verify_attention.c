@@ -84,12 +84,9 @@ static int run(const cli_arguments *a)
 const cli_action cli_verify_attention = {
     .synopsis = "usage: heddle verify attention 'f32[b=2 s=37 h=6 d=16] on [sp=4]' --method M [options]\n"
                 "       heddle verify attention --random COUNT --ranks N [--seed S] [options]\n",
-    .notes = "The sequence is on all mesh axes unless a layout follows the mesh ('... on [dp=2 sp=2]: b@dp,s@sp'). "
-             "Checked: o,\n"
-             "log-sum-exp, dq, dk, dv (and of a projection its gradients), each element to a few roundings of the "
-             "terms that\n"
-             "make it; <do, o> = <dv, v> and <dq, q> = <dk, k>; bytes and messages measured = planned. Exit code 5 "
-             "when\n"
-             "anything differs.\n",
+    .notes = "The sequence is on all mesh axes unless a layout follows the mesh ('... on [dp=2 sp=2]:\n"
+             "b@dp,s@sp'). Checked: o, log-sum-exp, dq, dk, dv (and of a projection its gradients), each element\n"
+             "to a few roundings of the terms that make it; <do, o> = <dv, v> and <dq, q> = <dk, k>; bytes and\n"
+             "messages measured = planned. Exit code 5 when anything differs.\n",
     .run = run,
 };

@@ -85,12 +85,9 @@ static int run(const cli_arguments *a)
 const cli_action cli_verify_linear = {
     .synopsis = "usage: heddle verify linear-attention 'f32[b=2 s=37 h=6 d=16] on [sp=4]' --method M [options]\n"
                 "       heddle verify linear-attention --random COUNT --ranks N [--seed S] [options]\n",
-    .notes = "The sequence is on all mesh axes unless a layout follows the mesh ('... on [dp=2 sp=2]: b@dp,s@sp'). "
-             "Checked: o,\n"
-             "dq, dk, dv and the state behind the last row in both conventions, each element to a few roundings of the "
-             "terms\n"
-             "that make it; <do, o> = <q, dq> = <k, dk> = <v, dv>; bytes and messages measured = planned. Exit code 5 "
-             "when\n"
-             "anything differs.\n",
+    .notes = "The sequence is on all mesh axes unless a layout follows the mesh ('... on [dp=2 sp=2]:\n"
+             "b@dp,s@sp'). Checked: o, dq, dk, dv and the state behind the last row in both conventions, each\n"
+             "element to a few roundings of the terms that make it; <do, o> = <q, dq> = <k, dk> = <v, dv>; bytes\n"
+             "and messages measured = planned. Exit code 5 when anything differs.\n",
     .run = run,
 };

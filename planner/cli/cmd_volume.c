@@ -34,10 +34,9 @@ const cli_action cli_volume = {
                 "  heddle volume 'bf16[b=2 t=30 s=1590 c=1152] on [sp=4]: t@sp -> s@sp'\n"
                 "  heddle volume stdit3-xl2 --mesh sp=4\n"
                 "\n"
-                "Bytes that every rank sends to every other, what it sends to itself not counted. Up to 16 ranks as a "
-                "table.\n"
-                "Of a model: of every edge and method of its plan, by class of link.\n",
-    .notes = "JSON of a line: bytes[from][to], messages, bytes_total, bytes_per_rank_max (sent by the busiest rank),\n"
-             "bytes_received_max..\n",
+                "Bytes that every rank sends to every other, what it sends to itself not counted. Up to 16 ranks as\n"
+                "a table. Of a model: of every edge and method of its plan, by class of link.\n",
+    .notes = "JSON of a line: bytes[from][to], messages, bytes_total, bytes_per_rank_max (sent by the busiest\n"
+             "rank), bytes_received_max.\n",
     .run = run,
 };

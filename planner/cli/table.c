@@ -230,7 +230,7 @@ const char cli_overview[] =
     "  diff       where two plans differ\n"
     "  run        run a model's blocks on several ranks, switching between stages\n"
     "  bench      time a reshard against a contiguous copy of the same bytes, or an attention method\n"
-    "  verify     run a reshard or an attention method, or random ones, and check every element and byte count\n"
+    "  verify     run a reshard or an attention method, or random ones, and check every element and byte\n"
     "  calibrate  measure this machine's ranks, for plans and forecasts in seconds\n"
     "  topo       what this host consists of, and the machine that is like it\n"
     "  presets    models and machines that are known by name\n"

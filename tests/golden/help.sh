@@ -44,6 +44,11 @@ code 0 help
 cp "$work/out" "$work/usage"
 code 0 --help
 cmp -s "$work/out" "$work/usage" || fail "heddle --help says another thing than heddle help"
+for command in "" plan explain compare sweep volume memory simulate "simulate attention" "simulate linear-attention" draw diff run \
+    bench "bench attention" "bench linear-attention" verify "verify attention" "verify linear-attention" calibrate topo presets import; do
+    code 0 help $command
+    ! grep -E '^.{101}' "$work/out" || fail "heddle help $command: more than 100 columns"
+done
 for words in nonsense "plan nonsense" "verify nonsense"; do
     code 2 help $words
     grep -q "no help on '$words'" "$work/err" || fail "heddle help $words: $(cat "$work/err")"
