@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *const transports[] = {"threads", "shm"};
+static const char *const transports[] = {"threads", "shm", "tcp"};
 
 static heddle_status use_group(heddle_comm *group, int wanted_rank, int wanted_size, const int *parents)
 {
@@ -162,7 +162,7 @@ static const heddle_mesh meshes[] = {
 /* Hosts as they are, one that is pretended, and two. */
 static void on_meshes(heddle_rank_main fn)
 {
-    for (size_t t = 0; t < 2; t++) {
+    for (size_t t = 0; t < sizeof transports / sizeof transports[0]; t++) {
         for (size_t m = 0; m < sizeof meshes / sizeof meshes[0]; m++) {
             for (int hosts = 0; hosts <= 2; hosts++) {
                 heddle_comm_options options;
@@ -204,9 +204,11 @@ out:
 
 HD_CASE(many_ranks)
 {
-    for (size_t t = 0; t < 2; t++) {
+    for (size_t t = 0; t < sizeof transports / sizeof transports[0]; t++) {
         HD_OK(heddle_run_ranks(16, transports[t], small_rank, NULL));
-        HD_OK(heddle_run_ranks(64, transports[t], small_rank, NULL));
+        if (strcmp(transports[t], "tcp") != 0) { /* a connection between every two takes its time */
+            HD_OK(heddle_run_ranks(64, transports[t], small_rank, NULL));
+        }
     }
 }
 

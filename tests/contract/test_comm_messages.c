@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const transports[] = {"threads", "shm"};
+static const char *const transports[] = {"threads", "shm", "tcp"};
 
 enum { ROWS = 6, RUN = 40, PITCH = 64, RANKS = 3 };
 
@@ -181,7 +181,7 @@ out:
 
 HD_CASE(messages_are_forced)
 {
-    for (size_t t = 0; t < 2; t++) {
+    for (size_t t = 0; t < sizeof transports / sizeof transports[0]; t++) {
         for (int n = 1; n <= 5; n += 2) {
             for (int hosts = 0; hosts <= 3 && hosts <= n; hosts++) {
                 heddle_comm_options options;

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static const char *const transports[] = {"threads", "shm"};
+static const char *const transports[] = {"threads", "shm", "tcp"};
 
 /* What ranks saw, visible to the test also when they are processes. */
 typedef struct seen {
@@ -104,7 +104,7 @@ static void ends_soon(int ranks, const char *transport, heddle_rank_main fn, wai
 
 HD_CASE(abort_wakes_everyone)
 {
-    for (size_t t = 0; t < 2; t++) {
+    for (size_t t = 0; t < 3; t++) {
         for (wait_kind kind = 0; kind < WAIT_KINDS; kind++) {
             ends_soon(4, transports[t], aborting_rank, kind);
             for (int r = 0; r < 4; r++) {
@@ -128,7 +128,7 @@ static heddle_status failing_rank(heddle_comm *comm, void *arg)
 
 HD_CASE(failing_rank_is_named)
 {
-    for (size_t t = 0; t < 2; t++) {
+    for (size_t t = 0; t < 3; t++) {
         forget();
         HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_run_ranks(4, transports[t], failing_rank, NULL));
         assert_string_equal(heddle_last_error(), "rank 2: only 3 spoons");
@@ -151,7 +151,7 @@ static heddle_status leaving_rank(heddle_comm *comm, void *arg)
 
 HD_CASE(leaving_rank_is_noticed)
 {
-    for (size_t t = 0; t < 2; t++) {
+    for (size_t t = 0; t < 3; t++) {
         for (wait_kind kind = 0; kind < WAIT_KINDS; kind++) {
             ends_soon(3, transports[t], leaving_rank, kind);
             assert_non_null(strstr(heddle_last_error(), "rank 1"));
