@@ -55,9 +55,15 @@ static heddle_status find_refusal(int *reason, const heddle_reshard *plan, const
 
 /* --- executions --------------------------------------------------------------------------------------------------- */
 
+/* Of the arrays of every execution but the first this is all that is asked. */
+static int is_known(const heddle_reshard *plan, const void *src, const void *dst)
+{
+    return plan->is_checked && src == plan->src && dst == plan->dst;
+}
+
 heddle_status hd_reshard_accept(heddle_reshard *plan, const void *src, void *dst)
 {
-    if (plan->is_checked && src == plan->src && dst == plan->dst) {
+    if (is_known(plan, src, dst)) {
         return HEDDLE_OK;
     }
     int reason = HD_REFUSED_NOT;
@@ -80,7 +86,9 @@ heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, v
     if (__builtin_expect(reshard->is_started, 0)) {
         HD_TRY(hd_reshard_check_free(reshard));
     }
-    HD_TRY(hd_reshard_accept(reshard, src, dst));
+    if (__builtin_expect(!is_known(reshard, src, dst), 0)) {
+        HD_TRY(hd_reshard_accept(reshard, src, dst));
+    }
     st = reshard->route->carrier->run(reshard->route, src, dst, stream);
 out:
     return st;
