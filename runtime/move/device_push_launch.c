@@ -75,7 +75,9 @@ static heddle_status meet(hd_push *p, hd_push_step *step, const void *src, void 
 static heddle_status enqueue_all(hd_push *p, const void *src, void *dst, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_route_before(p->route, src, stream));
+    if (p->route->before.is_there) {
+        HD_TRY(hd_route_before(p->route, src, stream));
+    }
     for (int i = 0; i < p->spec->nphases; i++) {
         hd_push_step *step = &p->step[i];
         const hd_route_phase *phase = &p->spec->phase[i];
@@ -83,10 +85,14 @@ static heddle_status enqueue_all(hd_push *p, const void *src, void *dst, heddle_
         void *const ends[] = HD_SPOTS(p->route, &phase->dst, NULL, dst), *to = ends[phase->dst.in];
         HD_TRY(clear(p, &step->clear, to, stream));
         HD_TRY(meet(p, step, from, phase->transfer.adds ? p->memory + step->slots_at : to, stream));
-        HD_TRY(hd_device_sums_run(&step->sums, p->device, p->memory, to, p->spec->dtype, stream));
+        if (step->sums.nsums > 0) {
+            HD_TRY(hd_device_sums_run(&step->sums, p->device, p->memory, to, p->spec->dtype, stream));
+        }
         HD_TRY(copy(p, &step->unpack, p->memory, to, stream));
     }
-    st = hd_route_after(p->route, dst, stream);
+    if (p->route->after.is_there) {
+        st = hd_route_after(p->route, dst, stream);
+    }
 out:
     return st;
 }
