@@ -280,7 +280,7 @@ static heddle_status all_live_on(heddle_comm *comm, void *arg)
             }
             HD_TRY(st);
         }
-        sleep_ms(turn == 0 ? ms(LIFE_S) : 0);
+        sleep_ms(turn == 0 ? *(const int64_t *)arg * 10 / 9 : 0);
     }
 out:
     for (int i = 0; i < 2 * LIVING; i++) {
@@ -293,9 +293,14 @@ out:
 
 HD_CASE(things_live_longer_than_their_deadline)
 {
-    int64_t deadline_ms = ms(0.9 * LIFE_S);
     for (int i = 0; i < 2 * WAYS; i++) {
-        if (!run_by(&ways[i / 2], i % 2 == 0 ? 2 : 4, deadline_ms, all_live_on, &deadline_ms)) {
+        int64_t deadline_ms = ms(0.9 * LIFE_S);
+        int lived = run_by(&ways[i / 2], i % 2 == 0 ? 2 : 4, deadline_ms, all_live_on, &deadline_ms);
+        if (!lived) { /* a busy machine? */
+            deadline_ms *= 4;
+            lived = run_by(&ways[i / 2], i % 2 == 0 ? 2 : 4, deadline_ms, all_live_on, &deadline_ms);
+        }
+        if (!lived) {
             fail_msg("by %s: %s", ways[i / 2].name, heddle_last_error());
         }
     }
