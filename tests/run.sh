@@ -115,6 +115,7 @@ raise SystemExit(struct.unpack_from("IH", d.recv(9999))[1] == 2)' 2>/dev/null ||
     [ -f "${nvcc%/bin/*}/include/nccl.h" ] || echo nccl
     [ -f "${nvcc%/bin/*}/include/cublasLt.h" ] || echo cublas
     "$nvcc" --version 2>/dev/null | grep -qF "release $(sed -n '1s/^# nvcc //p' tests/golden/cuda_registers.txt)," || echo nvcc-release
+    command -v nvdisasm >/dev/null || [ -d "$folder/sass-tools" ] || echo nvdisasm # may come from the package index
     [ "$(uname -m)" = x86_64 ] || echo qemu
     for name in torch diffusers mypy scikit_build_core auditwheel; do
         "${HEDDLE_TEST_PYTHON:-python3}" -c "import importlib.util as i, sys; sys.exit(not i.find_spec('$name'))" 2>/dev/null || echo "$name"
