@@ -42,7 +42,7 @@ typedef struct hd_device_columns {
     int64_t stride;      /* elements from row to row of src; those of other are dense */
     int64_t sample_rows; /* sums are of each sample's rows; 0: all are of one */
     const void *src, *other;
-    const float *stats; /* [rows][2] what norm_back leaves of other */
+    const float *stats; /* [rows][2] what norm_back leaves of other; NULL: as it is */
 } hd_device_columns;
 
 #endif

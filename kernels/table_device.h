@@ -134,7 +134,8 @@ typedef struct hd_device_kernels {
     int (*norm_rotate_back)(const hd_device_heads *of, void *dy, const void *src, float *dweight, void *scratch,
                             void *stream);
     size_t (*norm_rotate_back_bytes)(const hd_device_heads *of); /* of scratch */
-    /* dst[sample][n] += sums of src, dst_times[sample][n] += those with other; samples lie dst_stride elements apart */
+    /* dst[sample][n] += sums of src, dst_times[sample][n] += those with other; either may be NULL: it is not
+     * wanted. Samples lie dst_stride elements apart */
     int (*add_columns)(const hd_device_columns *of, float *dst, float *dst_times, int64_t dst_stride, void *scratch,
                        void *stream);
     size_t (*add_columns_bytes)(const hd_device_columns *of); /* of scratch */

@@ -12,8 +12,10 @@
  * stages.
  *
  * Threads: a block may be used by one thread at a time; different blocks at the same time by any. With options.threads
- * > 1 a forward call starts and ends its own threads. A block made before fork works in the child. Blocks work on host
- * memory: the stream of a call is ignored (heddle/space.h), the call returns when it is done.
+ * > 1 a forward call starts and ends its own threads. A block made before fork works in the child.
+ *
+ * Blocks work in host memory, where the stream of a call is ignored (heddle/space.h) and the call returns when it is
+ * done; or on a device (options.space), where it enqueues. docs/blocks.md says what differs there.
  */
 #ifndef HEDDLE_BLOCK_H
 #define HEDDLE_BLOCK_H
@@ -39,7 +41,8 @@ typedef enum heddle_stage_kind {
 typedef struct heddle_block_options {
     size_t struct_bytes;
     heddle_stage_kind kind;
-    heddle_shape shape;   /* global activation, F32 or BF16 (stored; sums are f32); dim 0 = batch, last = channels */
+    heddle_shape shape;   /* global activation, F32 or BF16, on a device also F16 (stored; sums are f32); dim 0 = batch,
+                             last = channels */
     int mixed_dim;        /* ATTENTION, LINEAR: dim attended over, 1 .. ndim-2; else ignored */
     int heads;            /* all but MLP: channels % heads == 0; default 1 */
     int64_t mlp_channels; /* MLP: hidden width, >= 1 */
@@ -51,6 +54,8 @@ typedef struct heddle_block_options {
     int threads;          /* threads of this rank, 0 .. 256; 0 = 1 */
     int causal;           /* LINEAR, 1: token i sees tokens 0..i of its fibre; 0: all */
     double decay;         /* LINEAR, per step and head: 0 < decay <= 1 (default 1), or 0: the heads' ALiBi slopes */
+    heddle_space space;   /* DEVICE: the block computes on the device of comm, where its arrays lie */
+    heddle_comm *comm;    /* DEVICE: has a device attached; borrowed, destroy the block before it. HOST: ignored */
 } heddle_block_options;
 
 HEDDLE_API void heddle_block_options_init(heddle_block_options *options);
@@ -73,8 +78,9 @@ typedef struct heddle_param {
 } heddle_param;
 
 /* HEDDLE_ERR_ARG: an option is out of its range (the sentence names it). HEDDLE_ERR_UNSUPPORTED: a dtype other than F32
- * and BF16; a libheddle that was built without oneDNN. HEDDLE_ERR_LAYOUT: the shape is malformed. HEDDLE_ERR_NOMEM.
- * Not collective. */
+ * and BF16; a libheddle that was built without oneDNN; on a device: comm has none, LINEAR, heads that its kernels do
+ * not take. HEDDLE_ERR_LAYOUT: the shape is malformed. HEDDLE_ERR_NOMEM. Not collective; on a device it allocates, for
+ * which CUDA may wait: before ranks execute anything there. */
 HEDDLE_CHECKED heddle_status heddle_block_create(heddle_block **out, const heddle_block_options *options);
 HEDDLE_API void heddle_block_destroy(heddle_block *block); /* NULL is legal */
 
@@ -89,8 +95,8 @@ HEDDLE_CHECKED heddle_status heddle_block_seed(heddle_block *block, uint64_t see
  * were written, as often as that happens. HEDDLE_ERR_ARG: NULL. HEDDLE_ERR_NOMEM. */
 HEDDLE_CHECKED heddle_status heddle_block_commit(heddle_block *block);
 
-/* Conditioning shared by all rows of a sample; f32, row-major, borrowed during the call. b is the *global* batch: a
- * rank reads the samples of its box. */
+/* Conditioning shared by all rows of a sample; f32, row-major, borrowed during the call. Of a block on a device vector
+ * and text lie there, text_lengths on the host. b is the *global* batch: a rank reads the samples of its box. */
 typedef struct heddle_conditioning {
     const float *vector;         /* [b, 6, c]: shift, scale, gate of attention, then of mlp; NULL if !modulate */
     const float *text;           /* [b, text_tokens, c]; CROSS only */
@@ -98,15 +104,22 @@ typedef struct heddle_conditioning {
                                     0: the stage leaves the sample as it is */
 } heddle_conditioning;
 
-/* In place on x, of which this rank holds `box`: its elements lie dense at x->data, in the shape's order, in host
- * memory. (A block knows no mesh, so the box says what x->layout means here: heddle_layout_box.) Returns when x is
+/* Memory for calls on boxes of at most these lengths. Of a device all of it: calls of heddle_block_forward allocate
+ * nothing then, and the first one may be captured into a graph. In host memory nothing is done: workspace grows with
+ * the calls. Not collective. Behind a call that used it the host waits for the device. HEDDLE_ERR_ARG: NULL.
+ * HEDDLE_ERR_LAYOUT: as in heddle_block_forward. HEDDLE_ERR_NOMEM, HEDDLE_ERR_TIMEOUT. */
+HEDDLE_CHECKED heddle_status heddle_block_reserve(heddle_block *block, const heddle_box *box);
+
+/* In place on x, of which this rank holds `box`: its elements lie dense at x->data, in the shape's order, where the
+ * block works. (A block knows no mesh, so the box says what x->layout means here: heddle_layout_box.) Returns when x is
  * done. Not collective. The block holds its workspace and grows it on the first call for a larger box; after that
  * nothing is allocated. An empty box is legal (x may be NULL). NaN and infinity spread to what depends on them and no
  * further.
  * HEDDLE_ERR_LAYOUT: mixed_dim or the channels are not whole in `box`, or the box is not within the shape; x has
  * other extents or another dtype than the block, or is not dense. HEDDLE_ERR_UNSUPPORTED: x is not in host memory.
- * HEDDLE_ERR_ARG: x is NULL, or its capacity_bytes are fewer than the box has; weights not committed, conditioning
- * missing, a text length out of range. HEDDLE_ERR_NOMEM. After an error x may be partly done. */
+ * HEDDLE_ERR_ARG: an array is not on the block's device; the stream is being captured and there is no workspace
+ * (heddle_block_reserve); x is NULL, or its capacity_bytes are fewer than the box has; weights not committed,
+ * conditioning missing, a text length out of range. HEDDLE_ERR_NOMEM. After an error x may be partly done. */
 HEDDLE_CHECKED heddle_status heddle_block_forward(heddle_block *block, const heddle_tensor *x, const heddle_box *box,
                                                   const heddle_conditioning *conditioning, heddle_stream stream);
 /* Attention over a mixed dim that is sharded (ATTENTION, LINEAR). Collective over comm, which the block borrows

@@ -38,8 +38,9 @@ HD_DEV void add_row(columns_sums *sums, const columns_args *a, uint32_t row, int
     if (a->other != 0) {
         const hd_lane_piece x =
             hd_piece_load(a->other + hd_row_at(&a->of, row, dtype), at, left, dtype, a->of.is_whole);
-        const float mean = hd_f32_from_bits(hd_load_constant_4(a->stats + 2 * (int64_t)row));
-        const float inverse = hd_f32_from_bits(hd_load_constant_4(a->stats + 2 * (int64_t)row + 1));
+        const float *stats = a->stats + 2 * (int64_t)row;
+        const float mean = a->stats != 0 ? hd_f32_from_bits(hd_load_constant_4(stats)) : 0.0f;
+        const float inverse = a->stats != 0 ? hd_f32_from_bits(hd_load_constant_4(stats + 1)) : 1.0f;
         HD_UNROLL
         for (int i = 0; i < per; i++) {
             sums->times[i] = hd_fma(g[i], hd_mul(hd_piece_get(&x, i, dtype) - mean, inverse), sums->times[i]);
@@ -105,7 +106,11 @@ HD_KERNEL(add_parts, parts_args, a)
     for (uint32_t i = HD_BLOCK * HD_THREADS + HD_THREAD; i < all; i += HD_BLOCKS * HD_THREADS) {
         const uint32_t column = i % a.n, kind = i / a.n % a.kinds, sample = i / a.n / a.kinds;
         const float *part = a.part + ((int64_t)sample * a.pieces * a.kinds + kind) * a.n + column;
-        float *dst = (kind == 0 ? a.dst[0] : a.dst[1]) + sample * a.dst_stride + column;
+        float *dst = kind == 0 ? a.dst[0] : a.dst[1];
+        if (dst == 0) {
+            continue;
+        }
+        dst += sample * a.dst_stride + column;
         float sum = 0;
         for (uint32_t piece = 0; piece < a.pieces; piece++) {
             sum = sum + hd_f32_from_bits(hd_load_4(part + (int64_t)piece * a.kinds * a.n));
@@ -140,7 +145,7 @@ static int is_right(const hd_device_columns *of)
     const hd_device_rows rows = {of->dtype, of->rows, of->n, of->sample_rows, 0};
     const int64_t in_sample = of->rows > 0 ? sample_rows_of(of) : 1;
     return hd_rows_are_right(&rows) && of->rows % in_sample == 0 && of->stride >= of->n &&
-           (of->src_dtype == of->dtype || of->src_dtype == HEDDLE_F32) && (of->other == NULL || of->stats != NULL) &&
+           (of->src_dtype == of->dtype || of->src_dtype == HEDDLE_F32) &&
            of->rows / in_sample * 2 * of->n <= INT32_MAX &&
            of->rows / in_sample * pieces_of(of) * (of->n / 128 + 1) <= INT32_MAX;
 }

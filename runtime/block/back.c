@@ -43,6 +43,12 @@ heddle_status heddle_block_share_workspace(heddle_block *block, heddle_block *wi
     if (block == NULL || with == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_block_share_workspace: %s is NULL", block == NULL ? "block" : "with");
     }
+    if ((block->on == NULL) != (with->on == NULL)) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_share_workspace: one block is on a device, the other is not");
+    }
+    if (block->on != NULL) {
+        return hd_on_share(block, with);
+    }
     HD_TRY(hd_back_make(block));
     HD_TRY(hd_back_make(with));
     if (block->back->space != with->back->space) {
@@ -199,7 +205,7 @@ heddle_status hd_back_reserve(heddle_block *block, int which, size_t bytes)
                       "a block's workspace of backward");
 }
 
-static heddle_status part_bytes(size_t *bytes, const heddle_block *block, const hd_block_view *view)
+heddle_status hd_keep_bytes(size_t *bytes, const heddle_block *block, const hd_block_view *view)
 {
     size_t rows = (size_t)hd_view_rows(view), c = (size_t)block->channels, elem = hd_block_elem_bytes(block);
     memset(bytes, 0, HD_KEEPS * sizeof *bytes);
@@ -234,7 +240,7 @@ heddle_status hd_back_keep(hd_kept *out, heddle_block *block, const hd_block_vie
     heddle_status st = HEDDLE_OK;
     size_t bytes[HD_KEEPS];
     void *part[HD_KEEPS] = {NULL};
-    HD_TRY(part_bytes(bytes, block, view));
+    HD_TRY(hd_keep_bytes(bytes, block, view));
     for (int i = 0; i < HD_KEEPS; i++) {
         int tape_holds = tape != NULL && (i == HD_KEEP_X || !tape->recompute);
         hd_keep *keep = tape_holds ? &tape->keep : &block->back->space->keep;
@@ -263,9 +269,9 @@ heddle_status heddle_block_gradient(heddle_param *out, heddle_block *block, int 
     if (index < 0 || index >= block->nparams) {
         return hd_fail(HEDDLE_ERR_ARG, "parameter %d: the block has %d", index, block->nparams);
     }
-    HD_TRY(hd_back_gradients(block));
+    HD_TRY(block->on != NULL ? hd_on_gradients(block, HEDDLE_NO_STREAM) : hd_back_gradients(block));
     heddle_param made = block->param[index];
-    made.data = block->back->gradient[index];
+    made.data = block->on != NULL ? hd_on_gradient(block->on, index) : block->back->gradient[index];
     st = hd_struct_give(out, &made, HD_STRUCT(heddle_param, name));
 out:
     return st;
@@ -273,7 +279,9 @@ out:
 
 void heddle_block_zero_gradients(heddle_block *block, heddle_stream stream)
 {
-    (void)stream; /* host memory: done on return */
+    if (block != NULL && block->on != NULL) {
+        hd_on_zero_gradients(block, stream);
+    }
     for (int i = 0; block != NULL && block->back != NULL && i < block->nparams; i++) {
         const heddle_param *param = &block->param[i];
         size_t columns = param->ndim == 2 ? (size_t)param->extent[1] : 1;

@@ -112,6 +112,8 @@ heddle_status hd_back_reserve(heddle_block *block, int which, size_t bytes);
 /* Parts for one call; tape NULL: a forward that keeps nothing (x is NULL then). */
 heddle_status hd_back_keep(hd_kept *out, heddle_block *block, const hd_block_view *view, heddle_tape *tape);
 void hd_keep_free(hd_keep *keep);
+heddle_status hd_keep_bytes(size_t *bytes, const heddle_block *block,
+                            const hd_block_view *view); /* of HD_KEEPS parts */
 
 /* --- rows --------------------------------------------------------------------------------------------------------- */
 
@@ -200,6 +202,18 @@ void hd_back_norm_again(heddle_block *block, const hd_block_view *view, int seat
 void hd_back_norm(heddle_block *block, const hd_block_view *view, const hd_norm_back *x);
 void hd_back_reduce_norm(heddle_block *block, const hd_block_view *view, const hd_row_piece *piece, const float *sums,
                          int base);
+
+/* The same on a device (device/): forward and backward behind their checks, and what a tape holds there. */
+heddle_status hd_on_forward_tape(heddle_block *block, const hd_block_view *view, heddle_tape *tape,
+                                 heddle_stream stream);
+heddle_status hd_on_backward(heddle_block *block, const hd_block_view *view, heddle_tape *tape,
+                             const heddle_conditioning_gradient *wanted, heddle_stream stream);
+heddle_status hd_on_reserve_tape(heddle_tape *tape, const hd_block_view *view);
+void hd_on_keep_free(const struct hd_block_on *on, hd_keep *keep);
+heddle_status hd_on_gradients(heddle_block *block, heddle_stream stream);
+void hd_on_zero_gradients(heddle_block *block, heddle_stream stream);
+float *hd_on_gradient(const struct hd_block_on *on, int param);
+heddle_status hd_on_share(heddle_block *block, heddle_block *with);
 
 heddle_status hd_forward_mixed(heddle_block *block, hd_block_view *view, const hd_kept *kept, int keep);
 heddle_status hd_back_mixed(heddle_block *block, hd_block_view *view, const hd_kept *kept,

@@ -69,6 +69,19 @@ static heddle_status check_kind(const heddle_block_options *options, int64_t cha
     return hd_fail(HEDDLE_ERR_ARG, "there is no stage kind %d", (int)options->kind);
 }
 
+static heddle_status check_space(const heddle_block_options *options)
+{
+    const heddle_dtype dtype = options->shape.dtype;
+    if (options->space != HEDDLE_SPACE_HOST && options->space != HEDDLE_SPACE_DEVICE) {
+        return hd_fail(HEDDLE_ERR_ARG, "space %d of a block: host memory is 0, a device's is 1", (int)options->space);
+    }
+    if (dtype != HEDDLE_F32 && dtype != HEDDLE_BF16 && (dtype != HEDDLE_F16 || options->space == HEDDLE_SPACE_HOST)) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "blocks work on f32 and bf16, on devices on f16 too, not on %s",
+                       heddle_dtype_name(dtype));
+    }
+    return HEDDLE_OK;
+}
+
 static heddle_status check_options(const heddle_block_options *options)
 {
     heddle_status st = HEDDLE_OK;
@@ -78,10 +91,7 @@ static heddle_status check_options(const heddle_block_options *options)
         return hd_fail(HEDDLE_ERR_ARG, "a block needs a batch dim and a channel dim, the shape has %d dim",
                        shape->ndim);
     }
-    if (shape->dtype != HEDDLE_F32 && shape->dtype != HEDDLE_BF16) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "blocks work on f32 and bf16, not on %s",
-                       heddle_dtype_name(shape->dtype));
-    }
+    HD_TRY(check_space(options));
     if (shape->dim[shape->ndim - 1].extent < 1) {
         return hd_fail(HEDDLE_ERR_ARG, "the channel dim %s is empty", shape->dim[shape->ndim - 1].name);
     }
@@ -120,8 +130,10 @@ static heddle_status add_layer(heddle_block *block, const char *weight, const ch
     heddle_status st = HEDDLE_OK;
     HD_TRY(add_param(block, weight, n, k));
     HD_TRY(add_param(block, bias, n, 0));
-    HD_TRY(hd_gemm_create(&block->layer[block->nlayers], block->kernels, k, n, block->options.shape.dtype, dst_dtype,
-                          block->seats));
+    if (block->options.space == HEDDLE_SPACE_HOST) {
+        HD_TRY(hd_gemm_create(&block->layer[block->nlayers], block->kernels, k, n, block->options.shape.dtype,
+                              dst_dtype, block->seats));
+    }
     block->nlayers++;
 out:
     return st;
@@ -154,7 +166,9 @@ static heddle_status make_layers(heddle_block *block)
     switch (block->options.kind) {
     case HEDDLE_STAGE_LINEAR:
         HD_TRY(add_layer(block, "qkv.weight", "qkv.bias", c, 3 * c, HEDDLE_F32)); /* see hd_mixer_dtype */
-        hd_gemm_whole_weights(block->layer[HD_LAYER_QKV]);
+        if (block->layer[HD_LAYER_QKV] != NULL) {
+            hd_gemm_whole_weights(block->layer[HD_LAYER_QKV]);
+        }
         HD_TRY(add_layer(block, "proj.weight", "proj.bias", c, c, HEDDLE_F32));
         HD_TRY(make_decay(block));
         break;
@@ -227,6 +241,7 @@ heddle_status heddle_block_create(heddle_block **out, const heddle_block_options
     if (block->mixer != NULL && options->rope) {
         HD_TRY(make_rope(block));
     }
+    HD_TRY(options->space == HEDDLE_SPACE_DEVICE ? hd_on_make(block) : HEDDLE_OK);
     *out = block;
     block = NULL;
 out:
@@ -254,6 +269,7 @@ void heddle_block_destroy(heddle_block *block)
             hd_free(block->seat[i].part[part]);
         }
     }
+    hd_on_free(block->on);
     hd_sharded_destroy(block->sharded);
     HD_FREE_ALL(block->seat, block->cos_sin, block->decay, block->text_kv, block);
 }
@@ -325,7 +341,8 @@ heddle_status heddle_block_commit(heddle_block *block)
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(block));
     block->committed = 0;
-    for (int i = 0; i < block->nlayers; i++) {
+    HD_TRY(block->on != NULL ? hd_on_commit(block) : HEDDLE_OK);
+    for (int i = 0; i < block->nlayers && block->on == NULL; i++) {
         HD_TRY(hd_gemm_pack(block->layer[i], block->param[2 * i].data, block->param[2 * i + 1].data));
     }
     block->committed = 1;
@@ -340,8 +357,8 @@ int64_t heddle_block_workspace_bytes(const heddle_block *block)
         return 0;
     }
     int64_t bytes = (int64_t)block->text_kv_bytes + hd_back_bytes(block);
-    bytes += hd_sharded_bytes(block);
-    for (int i = 0; i < block->nlayers; i++) {
+    bytes += hd_sharded_bytes(block) + hd_on_bytes(block->on);
+    for (int i = 0; i < block->nlayers && block->on == NULL; i++) {
         bytes += hd_gemm_bytes(block->layer[i]);
     }
     for (int i = 0; i < block->seats; i++) {

@@ -50,6 +50,7 @@ struct heddle_block {
     void *mixer_self;            /* the mixer's own, freed by mixer->destroy */
     hd_block_sharded *sharded;   /* after heddle_block_shard_attention */
     hd_block_back *back;         /* what tapes and backward need; NULL before the first of them */
+    struct hd_block_on *on;      /* what it has on its device (device/); NULL: it works in host memory */
     void *text_kv;               /* CROSS: [local samples][text_tokens][2][c] of the shape's dtype */
     size_t text_kv_bytes;
 };
@@ -117,6 +118,9 @@ typedef struct hd_call_names {
 heddle_status hd_block_enter(hd_block_view *view, int *idle, const heddle_block *block, const heddle_tensor *x,
                              const heddle_box *box, const heddle_conditioning *conditioning, hd_call_names names);
 
+/* A box that the block can be called on, without a tensor. */
+heddle_status hd_block_look_at(hd_block_view *view, const heddle_block *block, const heddle_box *box);
+
 /* Attention over a sharded mixed dim (sharded.c). */
 void hd_sharded_destroy(hd_block_sharded *sharded);
 int64_t hd_sharded_bytes(const heddle_block *block);
@@ -149,6 +153,15 @@ void hd_linear_fibre_back(const heddle_block *block, void *scratch, const hd_lin
 void hd_linear_norm(const heddle_block *block, void *o, float *inverse, const float *raw, int64_t rows);
 void hd_linear_norm_back(const heddle_block *block, float *d_raw, const float *d_o, const void *o, const float *inverse,
                          int64_t rows);
+
+/* Blocks on a device (device/life.c). What hd_on_make has made is block->on, also where it failed. */
+heddle_status hd_on_make(heddle_block *block);
+void hd_on_free(struct hd_block_on *on); /* NULL is legal */
+heddle_status hd_on_commit(const heddle_block *block);
+/* device/stages.c: heddle_block_forward behind its checks. */
+heddle_status hd_on_forward(heddle_block *block, const hd_block_view *view, heddle_stream stream);
+heddle_status hd_on_reserve_block(heddle_block *block, const hd_block_view *view);
+int64_t hd_on_bytes(const struct hd_block_on *on); /* of heddle_block_workspace_bytes; NULL: 0 */
 
 static inline size_t hd_block_elem_bytes(const heddle_block *block)
 {

@@ -1,6 +1,6 @@
 /* Checks of a forward call, the view of the box, and the threads that work on it. */
 #include "runtime/base/base.h"
-#include "runtime/block/block_internal.h"
+#include "runtime/block/device/device.h"
 #include "runtime/block/products.h"
 #include "runtime/layout/algebra.h"
 
@@ -150,8 +150,8 @@ static heddle_status check_tensor(const heddle_block *block, const heddle_tensor
         return hd_fail(HEDDLE_ERR_ARG, "%s: %s is NULL, the box has %lld elements", names.function, names.rows,
                        (long long)heddle_box_elems(box));
     }
-    if (x->space != HEDDLE_SPACE_HOST) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "%s: %s is in the memory of device %d; blocks work in host memory",
+    if (block->on == NULL && x->space != HEDDLE_SPACE_HOST) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "%s: %s is in the memory of device %d; the block works in host memory",
                        names.function, names.rows, x->device);
     }
     heddle_status st = hd_shape_need(&x->shape, shape, 0, names.rows, "the block works on");
@@ -185,6 +185,7 @@ heddle_status hd_block_enter(hd_block_view *view, int *idle, const heddle_block 
     if (!*idle) {
         HD_TRY(check_tensor(block, x, box, names));
         HD_TRY(check_conditioning(block, box, conditioning, names.function));
+        HD_TRY(block->on != NULL ? hd_on_check(block, x, conditioning, names) : HEDDLE_OK);
     }
     *view = make_view(block, x != NULL ? x->data : NULL, box, conditioning);
     *idle = *idle && (block->mixer == NULL || !block->mixer->collective);
@@ -192,10 +193,29 @@ out:
     return st;
 }
 
+heddle_status hd_block_look_at(hd_block_view *view, const heddle_block *block, const heddle_box *box)
+{
+    heddle_status st = check_parts(block, box);
+    if (st == HEDDLE_OK) {
+        *view = make_view(block, NULL, box, NULL);
+    }
+    return st;
+}
+
+heddle_status heddle_block_reserve(heddle_block *block, const heddle_box *box)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_block_view view;
+    HD_TRY(HD_NEED(block, box));
+    HD_TRY(hd_block_look_at(&view, block, box));
+    st = block->on != NULL && heddle_box_elems(box) > 0 ? hd_on_reserve_block(block, &view) : HEDDLE_OK;
+out:
+    return st;
+}
+
 heddle_status heddle_block_forward(heddle_block *block, const heddle_tensor *x, const heddle_box *box,
                                    const heddle_conditioning *conditioning, heddle_stream stream)
 {
-    (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     hd_block_view view;
     int idle = 0;
@@ -209,6 +229,9 @@ heddle_status heddle_block_forward(heddle_block *block, const heddle_tensor *x, 
     HD_TRY(hd_block_enter(&view, &idle, block, x, box, conditioning, (hd_call_names){__func__, "x"}));
     if (idle) {
         return HEDDLE_OK;
+    }
+    if (block->on != NULL) {
+        return hd_on_forward(block, &view, stream);
     }
     switch (block->options.kind) {
     case HEDDLE_STAGE_LINEAR:

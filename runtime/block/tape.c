@@ -23,7 +23,7 @@ heddle_status heddle_tape_create(heddle_tape **out, heddle_block *block, const h
     if (taken.recompute != 0 && taken.recompute != 1) {
         return hd_fail(HEDDLE_ERR_ARG, "recompute %d of a tape must be 0 or 1", taken.recompute);
     }
-    HD_TRY(hd_back_make(block));
+    HD_TRY(block->on == NULL ? hd_back_make(block) : HEDDLE_OK);
     HD_TRY(hd_alloc((void **)&tape, 1, sizeof *tape, "a tape"));
     tape->block = block;
     tape->recompute = taken.recompute;
@@ -35,6 +35,9 @@ out:
 void heddle_tape_destroy(heddle_tape *tape)
 {
     if (tape != NULL) {
+        if (tape->block->on != NULL) {
+            hd_on_keep_free(tape->block->on, &tape->keep);
+        }
         hd_keep_free(&tape->keep);
         hd_free(tape);
     }
@@ -60,6 +63,17 @@ static heddle_status check_tape(const heddle_block *block, const heddle_tape *ta
     return HEDDLE_OK;
 }
 
+heddle_status heddle_tape_reserve(heddle_tape *tape, const heddle_box *box)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_block_view view;
+    HD_TRY(HD_NEED(tape, box));
+    HD_TRY(hd_block_look_at(&view, tape->block, box));
+    st = tape->block->on != NULL && heddle_box_elems(box) > 0 ? hd_on_reserve_tape(tape, &view) : HEDDLE_OK;
+out:
+    return st;
+}
+
 /* The same stages as without a tape, and what backward needs goes into it; with recompute the input alone. */
 static heddle_status forward(heddle_block *block, hd_block_view *view, heddle_tape *tape)
 {
@@ -83,7 +97,6 @@ heddle_status heddle_block_forward_tape(heddle_block *block, const heddle_tensor
                                         const heddle_conditioning *conditioning, heddle_tape *tape,
                                         heddle_stream stream)
 {
-    (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     hd_block_view view;
     int idle = 0;
@@ -98,7 +111,7 @@ heddle_status heddle_block_forward_tape(heddle_block *block, const heddle_tensor
         tape->keep.used_bytes[i] = 0;
     }
     if (!idle) {
-        HD_TRY(forward(block, &view, tape));
+        HD_TRY(block->on != NULL ? hd_on_forward_tape(block, &view, tape, stream) : forward(block, &view, tape));
     }
     tape->box = *box;
     tape->commits = block->commits; /* gradients of weights that have changed since would be wrong */
@@ -112,7 +125,6 @@ heddle_status heddle_block_backward(heddle_block *block, const heddle_tensor *dx
                                     const heddle_conditioning_gradient *dconditioning, heddle_tape *tape,
                                     heddle_stream stream)
 {
-    (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     hd_block_view view;
     hd_kept kept;
@@ -130,6 +142,9 @@ heddle_status heddle_block_backward(heddle_block *block, const heddle_tensor *dx
     HD_TRY(hd_block_enter(&view, &idle, block, dx, &tape->box, conditioning, (hd_call_names){__func__, "dx"}));
     if (idle) {
         return HEDDLE_OK;
+    }
+    if (block->on != NULL) {
+        return hd_on_backward(block, &view, tape, dconditioning, stream);
     }
     HD_TRY(hd_back_pack(block)); /* the transposed weights, once after each commit */
     HD_TRY(hd_back_gradients(block));

@@ -66,10 +66,12 @@ static heddle_status check_stage(const heddle_executor *e, const heddle_schedule
 static heddle_status make_block(heddle_executor *e, const heddle_block_options *stages, int step)
 {
     heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
-    const heddle_block_options *options = &stages[step % e->info.period];
+    heddle_block_options options = stages[step % e->info.period];
     heddle_status st = heddle_schedule_stage_at(&stage, e->schedule, step);
-    st = st == HEDDLE_OK ? check_stage(e, &stage, options) : st;
-    st = st == HEDDLE_OK ? heddle_block_create(&e->block[step], options) : st;
+    options.space = e->options.blocks;
+    options.comm = e->comm;
+    st = st == HEDDLE_OK ? check_stage(e, &stage, &options) : st;
+    st = st == HEDDLE_OK ? heddle_block_create(&e->block[step], &options) : st;
     HD_TRY(hd_executor_tell(e, st));
     e->joins[step] = !is_local(&stage);
     if (e->joins[step]) {
@@ -98,15 +100,41 @@ out:
     return st;
 }
 
+/* Memory of devices is allocated before ranks meet there. */
+static heddle_status reserve(heddle_executor *e)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < e->info.nstages && e->options.blocks == HEDDLE_SPACE_DEVICE; i++) {
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+        heddle_box box;
+        HD_TRY(heddle_schedule_stage_at(&stage, e->schedule, i));
+        HD_TRY(heddle_layout_box(&box, &e->info.shape, &e->info.mesh, &stage.layout, heddle_comm_rank(e->comm)));
+        HD_TRY(hd_executor_at(e->tape != NULL ? heddle_tape_reserve(e->tape[i], &box)
+                                              : heddle_block_reserve(e->block[i], &box),
+                              stage.name, stage.repetition));
+    }
+out:
+    return st;
+}
+
 /* Blocks run one after the other: one workspace is enough. */
+static heddle_status share(heddle_executor *e)
+{
+    heddle_status st = HEDDLE_OK;
+    const int wants = e->options.backward || e->options.blocks == HEDDLE_SPACE_DEVICE;
+    for (int i = 1; i < e->info.nstages && wants && st == HEDDLE_OK; i++) {
+        st = heddle_block_share_workspace(e->block[i], e->block[0]);
+    }
+    return st;
+}
+
 static heddle_status make_tapes(heddle_executor *e)
 {
     heddle_status st = HEDDLE_OK;
     heddle_tape_options options;
     heddle_tape_options_init(&options);
     options.recompute = e->options.recompute;
-    for (int i = 0; i < e->info.nstages; i++) {
-        HD_TRY(i > 0 ? heddle_block_share_workspace(e->block[i], e->block[0]) : HEDDLE_OK);
+    for (int i = 0; i < e->info.nstages && e->options.backward; i++) {
         HD_TRY(heddle_tape_create(&e->tape[i], e->block[i], &options));
     }
 out:
@@ -143,7 +171,21 @@ static heddle_status take(heddle_executor *e, const heddle_executor_options *opt
     heddle_executor_options_init(&e->options);
     HD_TRY(hd_struct_take(&e->options, options, HD_STRUCT(heddle_executor_options, ctx)));
     HD_TRY(heddle_schedule_get_info(&e->info, e->schedule));
+    if (e->options.blocks == HEDDLE_SPACE_DEVICE && e->options.space != HEDDLE_SPACE_DEVICE) {
+        return hd_fail(HEDDLE_ERR_ARG, "an executor whose blocks are on a device (options.blocks) and whose switches "
+                                       "are not (options.space)");
+    }
     HD_TRY(alloc_arrays(e));
+out:
+    return st;
+}
+
+static heddle_status make_room(heddle_executor *e)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(share(e));
+    HD_TRY(make_tapes(e));
+    st = reserve(e);
 out:
     return st;
 }
@@ -165,13 +207,13 @@ heddle_status heddle_executor_create(heddle_executor **out, heddle_comm *comm, c
     e->schedule = schedule;
     HD_TRY(hd_executor_tell(e, take(e, options)));
     HD_TRY(make_blocks(e, stages));
+    HD_TRY(hd_executor_tell(e, make_room(e)));
     heddle_session_options_init(&session);
     session.backward = e->options.backward;
     session.space = e->options.space;
     session.device = e->options.device;
     HD_TRY(heddle_session_create(&e->session, comm, schedule, &session));
     HD_TRY(session.space == HEDDLE_SPACE_DEVICE ? hd_executor_tell(e, hd_executor_device_make(e)) : HEDDLE_OK);
-    HD_TRY(e->options.backward ? hd_executor_tell(e, make_tapes(e)) : HEDDLE_OK);
     *out = e;
     e = NULL;
 out:

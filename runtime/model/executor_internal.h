@@ -44,8 +44,10 @@ heddle_status hd_executor_at(heddle_status st, const char *stage, int repetition
 /* The communicator has a device, and the session is on it. What was made of it is e->device, also after a failure. */
 heddle_status hd_executor_device_make(heddle_executor *e);
 void hd_executor_device_free(hd_executor_device *device); /* NULL is legal */
-/* heddle_session_enter, or _backward, of x in host memory, wherever the session's is; *copied: bytes, to and from a
- * device. Told to the others where it failed. */
+/* Timed blocks on a device have done what they were asked for, if it is asked for that. */
+heddle_status hd_executor_settle(heddle_executor *e, heddle_stream stream);
+/* heddle_session_enter, or _backward, of x where the blocks work, wherever the session's is; *copied: bytes, to and
+ * from a device. Told to the others where it failed. */
 heddle_status hd_executor_switch(heddle_executor *e, const char *stage, heddle_tensor *x, int backward, int64_t *copied,
                                  heddle_stream stream);
 

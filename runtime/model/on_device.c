@@ -1,5 +1,5 @@
-/* Switches of an executor in a device's memory. Blocks work in host memory: what they made is copied to the device,
- * switched there and copied back, in the order of the stream, and the rank waits for the last copy. */
+/* Switches of an executor in a device's memory. Where blocks work in host memory what they made is copied to the
+ * device, switched there and copied back, in the order of the stream, and the rank waits for the last copy. */
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/device/enqueued.h"
@@ -14,7 +14,7 @@ enum { GRACE_NS = 1000000000 };
 struct hd_executor_device {
     heddle_comm *comm;
     const hd_device *device;
-    void *host, *there; /* parts that blocks work on, and that are switched */
+    void *host, *there; /* parts that blocks work on, and that are switched; NULL: blocks work on the device */
     size_t host_bytes, there_bytes;
     int is_pinned;
     hd_enqueued copies;
@@ -109,12 +109,15 @@ heddle_status hd_executor_device_make(heddle_executor *e)
     e->device = d;
     d->comm = e->comm;
     d->device = hd_comm_device(e->comm);
+    HD_TRY(hd_enqueued_open(&d->copies, d->device));
+    if (e->options.blocks == HEDDLE_SPACE_DEVICE) {
+        return HEDDLE_OK;
+    }
     HD_TRY(make_room(d, bytes));
     HD_TRY(heddle_buffer_alloc(&d->host, e->comm, bytes, HEDDLE_SPACE_HOST));
     d->host_bytes = bytes;
     /* It works without, only slower. */
     d->is_pinned = d->device->library->pin(d->host, bytes, d->device->number) == HEDDLE_OK;
-    HD_TRY(hd_enqueued_open(&d->copies, d->device));
 out:
     return st;
 }
@@ -231,17 +234,30 @@ out:
     return st;
 }
 
+heddle_status hd_executor_settle(heddle_executor *e, heddle_stream stream)
+{
+    if (e->options.blocks != HEDDLE_SPACE_DEVICE || !e->options.timed) {
+        return HEDDLE_OK;
+    }
+    hd_enqueued_begin(&e->device->copies);
+    e->device->copies.stream = stream;
+    return settle(e->device, look);
+}
+
 heddle_status hd_executor_switch(heddle_executor *e, const char *stage, heddle_tensor *x, int backward, int64_t *copied,
                                  heddle_stream stream)
 {
     heddle_status (*const go)(heddle_session *, const char *, heddle_tensor *, const heddle_tensor *, heddle_stream) =
         backward ? heddle_session_backward : heddle_session_enter;
+    heddle_status st = HEDDLE_OK;
     heddle_tensor there;
     size_t in = 0, out = 0;
-    if (e->device == NULL) {
-        return go(e->session, stage, x, NULL, stream);
+    if (e->device == NULL || e->options.blocks == HEDDLE_SPACE_DEVICE) {
+        HD_TRY(go(e->session, stage, x, NULL, stream));
+        st = hd_executor_settle(e, stream);
+        return hd_executor_tell(e, st == HEDDLE_OK ? st : hd_fail_prefix(st, "entering '%s'", stage));
     }
-    heddle_status st = bring(&there, &in, e, stage, x, backward, stream);
+    st = bring(&there, &in, e, stage, x, backward, stream);
     if (st == HEDDLE_OK) {
         const void *before = there.data;
         HD_TRY(go(e->session, stage, &there, NULL, stream)); /* names rank and stage, and the others know */

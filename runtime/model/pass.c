@@ -78,6 +78,7 @@ static heddle_status run_block(heddle_executor *e, heddle_tensor *x, const heddl
         const heddle_block_traffic traffic = traffic_of(e->block[step]);
         e->step[step].planned += traffic.planned_forward_bytes;
         e->step[step].sent += traffic.measured_bytes - sent_before;
+        st = st == HEDDLE_OK ? hd_executor_settle(e, stream) : st;
     }
     e->step[step].block_ns = hd_now_ns() - start_ns;
     return hd_executor_tell(e, st);
@@ -163,6 +164,7 @@ static heddle_status back_through(heddle_executor *e, heddle_tensor *dx, const h
     const int64_t start_ns = hd_now_ns();
     if (takes_part(&st, &box, e, dx, step)) {
         st = heddle_block_backward(block, dx, conditioning, dconditioning, e->tape[step], stream);
+        st = st == HEDDLE_OK ? hd_executor_settle(e, stream) : st;
     }
     out->block_ns = hd_now_ns() - start_ns;
     /* With recompute the forward once more, its attention's messages too. */

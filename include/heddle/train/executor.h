@@ -39,10 +39,13 @@ typedef struct heddle_executor_options {
     /* NULL, or told of every step before it is begun: 0 .. nstages, the last is the way to the end. */
     void (*before)(void *ctx, int step, int backward);
     void *ctx;
-    /* Where switches are done. Blocks work in host memory: with the space of a device (heddle_comm_attach_device) what
-     * a stage has made is copied to it, switched there and copied back, for every switch. */
+    /* Where switches are done. With the space of a device (heddle_comm_attach_device) and blocks in host memory what a
+     * stage has made is copied to it, switched there and copied back, for every switch. */
     heddle_space space;
     int device; /* of that space, this rank's own (heddle_comm_device); 0 on the host */
+    /* Where blocks compute. DEVICE, with that space only: on that device, and nothing is copied. Conditioning, its
+     * gradients and those of parameters are on it, too; stages, and what they may not be: docs/gpu.md. */
+    heddle_space blocks;
 } heddle_executor_options;
 
 HEDDLE_API void heddle_executor_options_init(heddle_executor_options *options);
@@ -62,8 +65,10 @@ HEDDLE_API void heddle_executor_destroy(heddle_executor *executor); /* NULL is l
 
 /* Through all stages to the schedule's end. x comes in any layout and memory, as in heddle_session_enter, and leaves in
  * the epilogue's layout in memory of the executor, which the next pass writes over. Where switches are done on a device
- * x comes in dense memory of the host, where it leaves too, `stream` is theirs (one that the ranks of a device do not
- * share), and the call returns when all is done. Collective. Sentences name stage and repetition. HEDDLE_ERR_ARG: NULL,
+ * and blocks are not, x comes in dense memory of the host, where it leaves too, `stream` is theirs (one that the ranks
+ * of a device do not share), and the call returns when all is done. With blocks on the device x is there, and the call
+ * enqueues; but with options.timed it waits for every step. Collective. Sentences name stage and
+ * repetition. HEDDLE_ERR_ARG: NULL,
  * conditioning that a stage wants is missing. Else errors of heddle_session_enter, heddle_block_forward and of
  * options.weights, and on a device those of heddle_comm_poll. */
 HEDDLE_CHECKED heddle_status heddle_executor_forward(heddle_executor *executor, heddle_tensor *x,
@@ -96,11 +101,13 @@ HEDDLE_CHECKED heddle_status heddle_executor_get_info(heddle_executor_info *out,
 typedef struct heddle_executor_step {
     size_t struct_bytes;         /* HEDDLE_EMPTY sets it */
     const char *path;            /* of the switch, as in heddle_session_record */
-    int64_t planned, sent;       /* bytes, of switch and method, also those that a device has counted */
+    int64_t planned, sent;       /* bytes, of switch and method, also those that a device has counted (with blocks on
+                                    the device: where the pass was timed) */
     int64_t messages;            /* bytes of the switch that went as messages */
     int64_t switch_ns, block_ns; /* time; of a switch on a device with the copies */
     int64_t kept_bytes;          /* by the tape of the step */
-    int64_t copied_bytes;        /* to and from the device that the switch was done on; 0 in host memory */
+    int64_t copied_bytes;        /* to and from the device that the switch was done on; 0 in host memory, and where
+                                    blocks are on the device, too */
 } heddle_executor_step;
 
 /* HEDDLE_ERR_ARG: NULL, no such step, backward 1 without options.backward, struct_bytes. */

@@ -11,7 +11,8 @@
  * the rows of *this rank's box*; the sum over the ranks (heddle/train/bucket.h) is the whole gradient, equal to one
  * rank's up to the order of f32 sums. docs/blocks.md has the formulas.
  *
- * Streams are those of heddle/space.h: blocks work on host memory, where they are ignored. Threads: as for the block.
+ * Streams are those of heddle/space.h. Of a block on a device dx and dconditioning lie there, and gradients of
+ * parameters are memory of the device. Threads: as for the block.
  */
 #ifndef HEDDLE_TAPE_H
 #define HEDDLE_TAPE_H
@@ -39,6 +40,9 @@ HEDDLE_API void heddle_tape_options_init(heddle_tape_options *options);
 HEDDLE_CHECKED heddle_status heddle_tape_create(heddle_tape **out, heddle_block *block,
                                                 const heddle_tape_options *options);
 HEDDLE_API void heddle_tape_destroy(heddle_tape *tape); /* NULL is legal */
+/* As heddle_block_reserve, for heddle_block_forward_tape and heddle_block_backward with this tape: what it keeps, the
+ * gradients and the block's workspace. */
+HEDDLE_CHECKED heddle_status heddle_tape_reserve(heddle_tape *tape, const heddle_box *box);
 /* Activation memory: what the last forward call keeps, 0 before it and after one that failed half way. NULL: 0.
  * docs/blocks.md has the formula of each stage. */
 HEDDLE_API int64_t heddle_tape_bytes(const heddle_tape *tape);

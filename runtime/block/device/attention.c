@@ -1,0 +1,123 @@
+/* ATTENTION on a device: norm, qkv, norm and rotation of heads, attention where the rows lie, projection, residual. */
+#include "runtime/block/device/device.h"
+
+#include "runtime/base/base.h"
+
+#include <math.h>
+
+/* Token t of fibre (o, i) is row (o * t_extent + t) * inner + i of rows `width` elements apart. */
+static hd_device_tokens tokens(const hd_on_call *call, void *data, int64_t width)
+{
+    const hd_block_view *view = call->view;
+    return (hd_device_tokens){.data = data,
+                              .outer = view->t * view->inner * width,
+                              .inner = width,
+                              .token = view->inner * width,
+                              .head = call->block->head_channels};
+}
+
+static char *at_elem(const hd_on_call *call, void *data, int64_t elem)
+{
+    return (char *)data + (size_t)elem * hd_block_elem_bytes(call->block);
+}
+
+hd_device_attention hd_on_attention_of(const hd_on_call *call, void *qkv, void *o, float *stats)
+{
+    const hd_block_view *view = call->view;
+    const int64_t wide = 3 * call->c, heads = call->block->options.heads;
+    return (hd_device_attention){.dtype = call->dtype,
+                                 .outer = view->outer,
+                                 .inner = view->inner,
+                                 .heads = heads,
+                                 .kv_heads = heads,
+                                 .nq = view->t,
+                                 .nk = view->t,
+                                 .d = call->block->head_channels,
+                                 .scale = 1.0f / sqrtf((float)call->block->head_channels),
+                                 .diagonal = view->t,
+                                 .fibres_of_length = 1,
+                                 .q = tokens(call, qkv, wide),
+                                 .k = tokens(call, at_elem(call, qkv, call->c), wide),
+                                 .v = tokens(call, at_elem(call, qkv, 2 * call->c), wide),
+                                 .o = tokens(call, o, call->c),
+                                 .stats = stats};
+}
+
+/* Those of q, then of k, which lie beside one another: one launch where they are not normed. */
+hd_device_heads hd_on_heads_of(const hd_on_call *call, int which)
+{
+    const heddle_block *block = call->block;
+    const int has_norm = block->options.qk_norm;
+    return (hd_device_heads){.dtype = call->dtype,
+                             .rows = call->rows,
+                             .heads = (has_norm ? 1 : 2) * block->options.heads,
+                             .d = block->head_channels,
+                             .row_stride = 3 * call->c,
+                             .weight = has_norm ? call->on->param[HD_PARAM_Q_NORM + which] : NULL,
+                             .cos_sin = call->on->cos_sin,
+                             .inner = call->view->inner,
+                             .extent = call->view->t};
+}
+
+int hd_on_turns(const heddle_block *block)
+{
+    return block->options.qk_norm || block->options.rope;
+}
+
+heddle_status hd_on_turn(hd_on_call *call, void *qkv)
+{
+    heddle_status st = HEDDLE_OK;
+    const int launches = !hd_on_turns(call->block) ? 0 : call->block->options.qk_norm ? 2 : 1;
+    for (int i = 0; i < launches; i++) {
+        const hd_device_heads of = hd_on_heads_of(call, i);
+        HD_TRY(HD_ON_LAUNCH(call, norm_rotate, &of, at_elem(call, qkv, i * call->c)));
+    }
+out:
+    return st;
+}
+
+/* Where the rows between the layers lie. `change`, the projection's result in f32, takes the place of what is of no use
+ * any more: 3 c elements are at least as many bytes as c of f32. */
+static void take_arrays(hd_on_call *call, hd_on_mixed *a)
+{
+    const size_t elem = hd_block_elem_bytes(call->block);
+    const hd_kept *kept = call->keeps ? &call->kept : NULL;
+    const int64_t elems = call->rows * call->c;
+    char *row = hd_on_take(call, elems, elem);
+    const int is_apart = kept == NULL || hd_on_turns(call->block);
+    char *wide = is_apart ? hd_on_take(call, 3 * elems, elem) : kept->wide;
+    a->normed = row;
+    a->qkv = kept != NULL ? kept->wide : wide;
+    a->turned = wide;
+    a->o = kept != NULL ? kept->o : row;
+    a->stats = kept != NULL ? (float *)(void *)kept->mixer : NULL;
+    a->change = is_apart ? wide : hd_on_take(call, elems, sizeof(float));
+}
+
+/* Up to the result of attention, which backward of a tape that recomputes wants again. */
+heddle_status hd_on_mix(hd_on_call *call, hd_on_mixed *a, const void *x)
+{
+    heddle_status st = HEDDLE_OK;
+    take_arrays(call, a);
+    const hd_device_attention attention = hd_on_attention_of(call, a->turned, a->o, a->stats);
+    HD_TRY(hd_on_norm(call, a->normed, x, 0));
+    HD_TRY(hd_on_layer(call, HD_LAYER_QKV, a->qkv, a->normed, call->rows));
+    if (a->turned != a->qkv) {
+        HD_TRY(HD_ON_LAUNCH(call, convert, a->turned, call->dtype, a->qkv, call->dtype, 3 * call->rows * call->c));
+    }
+    HD_TRY(hd_on_turn(call, a->turned));
+    st = HD_ON_LAUNCH(call, attention, &attention);
+out:
+    return st;
+}
+
+heddle_status hd_on_attention(hd_on_call *call)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_on_mixed a;
+    HD_TRY(hd_on_mix(call, &a, call->view->x));
+    HD_TRY(hd_on_layer(call, HD_LAYER_PROJ, a.change, a.o, call->rows));
+    HD_TRY(hd_on_gate(call, call->view->x, (const float *)a.change, HD_GATE));
+out:
+    return st;
+}

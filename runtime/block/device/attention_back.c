@@ -1,0 +1,70 @@
+/* Backward of ATTENTION on a device. */
+#include "runtime/block/device/device.h"
+
+#include "runtime/base/base.h"
+
+/* What lies between the layers, from the tape, or made again from the input. */
+static heddle_status restore(hd_on_call *call, hd_on_mixed *a)
+{
+    heddle_status st = HEDDLE_OK;
+    const size_t elem = hd_block_elem_bytes(call->block);
+    const int64_t elems = call->rows * call->c;
+    if (call->kept.again) {
+        call->kept.wide = hd_on_take(call, 3 * elems, elem);
+        call->kept.o = hd_on_take(call, elems, elem);
+        call->kept.mixer = hd_on_take(call, call->rows * call->block->options.heads, 2 * sizeof(float));
+        return hd_on_mix(call, a, call->kept.x);
+    }
+    *a = (hd_on_mixed){.qkv = call->kept.wide,
+                       .turned = call->kept.wide,
+                       .o = call->kept.o,
+                       .stats = (float *)(void *)call->kept.mixer};
+    if (hd_on_turns(call->block)) {
+        a->turned = hd_on_take(call, 3 * elems, elem);
+        HD_TRY(HD_ON_LAUNCH(call, convert, a->turned, call->dtype, a->qkv, call->dtype, 3 * elems));
+        HD_TRY(hd_on_turn(call, a->turned));
+    }
+out:
+    return st;
+}
+
+static heddle_status heads_back(hd_on_call *call, char *d_qkv, char *qkv)
+{
+    heddle_status st = HEDDLE_OK;
+    const int has_norm = call->block->options.qk_norm, launches = has_norm ? 2 : hd_on_turns(call->block);
+    const size_t step = (size_t)call->c * hd_block_elem_bytes(call->block);
+    for (int i = 0; i < launches; i++) {
+        const hd_device_heads of = hd_on_heads_of(call, i);
+        const size_t before = call->used;
+        void *scratch = hd_on_take(call, (int64_t)call->on->kernels->norm_rotate_back_bytes(&of), 1);
+        call->used = before;
+        HD_TRY(HD_ON_LAUNCH(call, norm_rotate_back, &of, d_qkv + (size_t)i * step, qkv + (size_t)i * step,
+                            has_norm ? call->on->gradient[HD_PARAM_Q_NORM + i] : NULL, scratch));
+    }
+out:
+    return st;
+}
+
+heddle_status hd_on_attention_back(hd_on_call *call)
+{
+    heddle_status st = HEDDLE_OK;
+    const size_t elem = hd_block_elem_bytes(call->block);
+    const int64_t elems = call->rows * call->c;
+    hd_on_mixed a;
+    HD_TRY(restore(call, &a));
+    void *d_qkv = hd_on_take(call, 3 * elems, elem), *d_o = hd_on_take(call, elems, elem);
+    float *delta = hd_on_take(call, call->rows * call->block->options.heads, sizeof *delta);
+    HD_TRY(hd_on_out_back(call, HD_LAYER_PROJ, d_o, a.o, HD_GATE));
+    const hd_device_attention gradients = hd_on_attention_of(call, d_qkv, d_o, NULL);
+    const hd_device_attention_back back = {.of = hd_on_attention_of(call, a.turned, a.o, a.stats),
+                                           .d_o = gradients.o,
+                                           .dq = gradients.q,
+                                           .dk = gradients.k,
+                                           .dv = gradients.v,
+                                           .delta = delta};
+    HD_TRY(HD_ON_LAUNCH(call, attention_back, &back));
+    HD_TRY(heads_back(call, d_qkv, a.qkv));
+    st = hd_on_in_back(call, HD_LAYER_QKV, d_qkv, call->kept.x, 0);
+out:
+    return st;
+}

@@ -1,0 +1,98 @@
+/* A call of a block on a device: what it is given is where it should be, and how it runs. */
+#include "runtime/block/device/device.h"
+
+#include "runtime/base/base.h"
+
+#include <string.h>
+
+enum { ALIGNMENT = 256 };
+/* Memory that kernels read and write is this device's. */
+static heddle_status check_array(const heddle_block *block, const void *at, const char *what, hd_call_names names)
+{
+    hd_stray stray;
+    heddle_status st = hd_device_stray(&stray, block->on->device, HEDDLE_SPACE_DEVICE, at);
+    return st != HEDDLE_OK || stray == HD_STRAY_NOT
+               ? st
+               : hd_fail(HEDDLE_ERR_ARG, "%s: %s at %p is %s; the block works on device %s", names.function, what, at,
+                         stray == HD_STRAY_HOST ? "in host memory" : "in the memory of another device",
+                         block->on->device->name);
+}
+
+heddle_status hd_on_check(const heddle_block *block, const heddle_tensor *x, const heddle_conditioning *conditioning,
+                          hd_call_names names)
+{
+    heddle_status st = HEDDLE_OK;
+    if (x->space != HEDDLE_SPACE_DEVICE || x->device != block->on->device->number) {
+        return hd_fail(HEDDLE_ERR_ARG, "%s: %s is in %s memory (space %d, device %d); the block works on device %s",
+                       names.function, names.rows, x->space == HEDDLE_SPACE_HOST ? "host" : "another device's",
+                       (int)x->space, x->device, block->on->device->name);
+    }
+    HD_TRY(check_array(block, x->data, names.rows, names));
+    if (block->options.kind == HEDDLE_STAGE_CROSS) {
+        HD_TRY(check_array(block, conditioning->text, "the text", names));
+    } else if (block->options.modulate) {
+        HD_TRY(check_array(block, conditioning->vector, "the conditioning vector", names));
+    }
+out:
+    return st;
+}
+
+heddle_status hd_on_check_wanted(const heddle_block *block, const heddle_conditioning_gradient *wanted)
+{
+    const hd_call_names names = {"heddle_block_backward", "dx"};
+    const int is_cross = block->options.kind == HEDDLE_STAGE_CROSS;
+    const float *at = wanted == NULL ? NULL : is_cross ? wanted->text : wanted->vector;
+    return at == NULL ? HEDDLE_OK : check_array(block, at, "a gradient of the conditioning", names);
+}
+
+void *hd_on_take(hd_on_call *call, int64_t elems, size_t elem_bytes)
+{
+    char *at = call->base + call->used;
+    call->used += ((size_t)elems * elem_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    call->most = call->used > call->most ? call->used : call->most;
+    return at;
+}
+
+static heddle_status launch(hd_on_call *call, hd_on_stage stage)
+{
+    hd_on_room *room = call->on->room;
+    const heddle_device *library = room->device->library;
+    heddle_status st = HEDDLE_OK;
+    int before = 0, captures = 0;
+    HD_TRY(hd_on_room_begin(&captures, room, call->stream));
+    HD_TRY(library->enter(&before, room->device->number));
+    st = stage(call);
+    library->leave(before);
+    st = hd_on_room_end(room, captures, call->stream, st);
+out:
+    return st;
+}
+
+heddle_status hd_on_prepare(hd_on_call *call, hd_on_stage stage, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    call->on = call->block->on;
+    call->rows = call->view->samples * call->view->sample_rows;
+    call->c = call->block->channels;
+    call->dtype = call->block->options.shape.dtype;
+    call->stream = stream;
+    call->is_dry = 1;
+    call->base = HD_ON_NOWHERE;
+    call->used = call->most = 0;
+    HD_TRY(stage(call));
+    st = hd_on_room_reserve(call->on->room, call->most, stream);
+out:
+    return st;
+}
+
+heddle_status hd_on_run(hd_on_call *call, hd_on_stage stage, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_on_prepare(call, stage, stream));
+    call->is_dry = 0;
+    call->base = call->on->room->memory;
+    call->used = 0;
+    st = launch(call, stage);
+out:
+    return st;
+}

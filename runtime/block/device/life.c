@@ -1,0 +1,176 @@
+/* What a block has on its device: weights as products read them, rotary positions, a workspace. */
+#include "runtime/block/device/device.h"
+
+#include "kernels/small_float.h"
+#include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
+
+#include <string.h>
+
+static int64_t param_elems(const heddle_param *param)
+{
+    return param->extent[0] * (param->ndim == 2 ? param->extent[1] : 1);
+}
+
+/* The results of the layers in front of the residual are f32, so that a row of x is rounded once. */
+heddle_dtype hd_on_layer_dtype(const heddle_block *block, int layer)
+{
+    const int is_last = block->options.kind == HEDDLE_STAGE_MLP ? layer == HD_LAYER_FC2 : layer == HD_LAYER_PROJ;
+    return is_last ? HEDDLE_F32 : block->options.shape.dtype;
+}
+
+static heddle_dtype param_dtype(const heddle_block *block, int param)
+{
+    if (param >= 2 * block->nlayers) {
+        return HEDDLE_F32; /* of a norm */
+    }
+    return param % 2 == 0 ? block->options.shape.dtype : hd_on_layer_dtype(block, param / 2);
+}
+
+/* --- making ------------------------------------------------------------------------------------------------------- */
+
+static heddle_status check_heads(const heddle_block *block)
+{
+    const int64_t d = block->head_channels;
+    const heddle_dtype dtype = block->options.shape.dtype;
+    if (d > HD_DEVICE_MOST_HEAD || (dtype != HEDDLE_F32 && d % 8 != 0) || (block->options.qk_norm && d % 2 != 0)) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                       "heads of %lld channels of %s: attention on devices takes up to %d, even ones with qk_norm, and "
+                       "of bf16 and f16 multiples of 8",
+                       (long long)d, heddle_dtype_name(dtype), HD_DEVICE_MOST_HEAD);
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status check(const heddle_block *block)
+{
+    heddle_comm *comm = block->options.comm;
+    if (comm == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "a block on a device wants the communicator that has it (options.comm)");
+    }
+    const hd_device *device = hd_comm_device(comm);
+    if (device == NULL) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                       "a block on a device: the communicator has none (heddle_comm_attach_device)");
+    }
+    if (device->library->kernels == NULL) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "a block on device %s: its library has no kernels", device->name);
+    }
+    if (block->options.kind == HEDDLE_STAGE_LINEAR) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "linear attention stages compute in host memory only, not on device %s",
+                       device->name);
+    }
+    return block->options.kind == HEDDLE_STAGE_MLP ? HEDDLE_OK : check_heads(block);
+}
+
+static heddle_status make_array(void **out, struct hd_block_on *on, int64_t elems, heddle_dtype dtype)
+{
+    const size_t bytes = (size_t)elems * heddle_dtype_bytes(dtype);
+    heddle_status st = hd_device_alloc(on->device, out, bytes, HD_DEVICE_FOR_OWN);
+    on->bytes += st == HEDDLE_OK ? bytes : 0;
+    return st;
+}
+
+heddle_status hd_on_make(heddle_block *block)
+{
+    heddle_status st = HEDDLE_OK;
+    struct hd_block_on *on = NULL;
+    HD_TRY(check(block));
+    HD_TRY(hd_alloc((void **)&on, 1, sizeof *on, "a block on a device"));
+    block->on = on;
+    on->comm = block->options.comm;
+    on->device = hd_comm_device(on->comm);
+    on->kernels = on->device->library->kernels;
+    HD_TRY(hd_on_room_make(&on->room, on->comm));
+    for (int i = 0; i < block->nparams; i++) {
+        HD_TRY(make_array(&on->param[i], on, param_elems(&block->param[i]), param_dtype(block, i)));
+    }
+    if (block->cos_sin != NULL) {
+        const int64_t extent = block->options.shape.dim[block->options.mixed_dim].extent;
+        HD_TRY(make_array((void **)&on->cos_sin, on, extent * block->head_channels, HEDDLE_F32));
+        HD_TRY(hd_on_upload(on->room, on->cos_sin, block->cos_sin,
+                            (size_t)(extent * block->head_channels) * sizeof(float)));
+    }
+out:
+    return st;
+}
+
+void hd_on_free(struct hd_block_on *on)
+{
+    if (on == NULL) {
+        return;
+    }
+    const int is_idle = on->room != NULL && !on->room->used.is_captured && hd_on_room_is_idle(on->room);
+    for (int i = 0; is_idle && i < HD_BLOCK_PARAMS; i++) {
+        hd_device_release(on->device, on->param[i]);
+        hd_device_release(on->device, on->gradient[i]);
+    }
+    if (is_idle) {
+        hd_device_release(on->device, on->cos_sin);
+    }
+    hd_on_room_leave(on->room);
+    hd_free(on);
+}
+
+int64_t hd_on_bytes(const struct hd_block_on *on)
+{
+    return on != NULL ? (int64_t)(on->bytes + on->room->bytes) : 0;
+}
+
+float *hd_on_gradient(const struct hd_block_on *on, int param)
+{
+    return on->gradient[param];
+}
+
+heddle_status hd_on_share(heddle_block *block, heddle_block *with)
+{
+    hd_on_room *mine = block->on->room, *room = with->on->room;
+    if (mine->device != room->device) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_share_workspace: one block is on device %s, the other on %s",
+                       mine->device->name, room->device->name);
+    }
+    if (mine != room) {
+        room->owners++;
+        block->on->room = room;
+        hd_on_room_leave(mine);
+    }
+    return HEDDLE_OK;
+}
+
+/* --- weights ------------------------------------------------------------------------------------------------------ */
+
+static heddle_status upload_param(const heddle_block *block, int param)
+{
+    heddle_status st = HEDDLE_OK;
+    const int64_t elems = param_elems(&block->param[param]);
+    const heddle_dtype dtype = param_dtype(block, param);
+    const float *from = block->param[param].data;
+    uint16_t *narrow = NULL;
+    if (dtype == HEDDLE_F32) {
+        return hd_on_upload(block->on->room, block->on->param[param], from, (size_t)elems * sizeof *from);
+    }
+    HD_TRY(hd_alloc((void **)&narrow, (size_t)elems, sizeof *narrow, "weights for a device"));
+    for (int64_t i = 0; i < elems; i++) {
+        narrow[i] = dtype == HEDDLE_BF16 ? hd_bf16_from_f32(from[i]) : hd_f16_from_f32(from[i]);
+    }
+    st = hd_on_upload(block->on->room, block->on->param[param], narrow, (size_t)elems * sizeof *narrow);
+out:
+    hd_free(narrow);
+    return st;
+}
+
+heddle_status hd_on_commit(const heddle_block *block)
+{
+    heddle_status st = HEDDLE_OK;
+    if (!hd_on_room_is_idle(block->on->room)) { /* it reads them */
+        return hd_fail(HEDDLE_ERR_TIMEOUT,
+                       "weights of a block: what device %s was asked to do with the last ones did "
+                       "not end before the deadline",
+                       block->on->device->name);
+    }
+    for (int i = 0; i < block->nparams; i++) {
+        HD_TRY(upload_param(block, i));
+    }
+out:
+    return st;
+}

@@ -1,0 +1,133 @@
+/* Memory of blocks on a device. */
+#include "runtime/block/device/device.h"
+
+#include "runtime/base/base.h"
+#include "runtime/comm/comm_internal.h"
+#include "runtime/move/device_list.h"
+
+enum { GRACE_NS = 1000000000 };
+
+heddle_status hd_on_room_make(hd_on_room **out, heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_on_room *room = NULL;
+    HD_TRY(hd_alloc((void **)&room, 1, sizeof *room, "workspace of blocks"));
+    room->owners = 1;
+    room->comm = comm;
+    room->device = hd_comm_device(comm);
+    HD_TRY(hd_device_load_kernels(room->device)); /* not in a call, while kernels of other ranks may wait */
+    HD_TRY(hd_products_open(&room->products, room->device, NULL));
+    HD_TRY(hd_enqueued_open(&room->used, room->device));
+    room->used.names = (hd_enqueued_names){hd_comm_rank_name(comm, heddle_comm_rank(comm)), "last launch", "block", ""};
+    HD_TRY(hd_enqueued_open(&room->copies, room->device));
+    room->copies.names = (hd_enqueued_names){room->used.names.rank, "copy", "block's weights", ""};
+    HD_TRY(room->device->library->stream_create(&room->stream, room->device->number));
+    *out = room;
+    room = NULL;
+out:
+    hd_on_room_leave(room);
+    return st;
+}
+
+heddle_status hd_on_room_settle(hd_on_room *room)
+{
+    heddle_status st = hd_enqueued_end(&room->copies, room->stream, HEDDLE_OK);
+    return st == HEDDLE_OK ? hd_enqueued_wait(&room->copies, hd_comm_deadline_ns(room->comm, 0) + GRACE_NS, NULL, NULL)
+                           : st;
+}
+
+/* A graph cannot wait for what is outside of it. */
+heddle_status hd_on_room_begin(int *captures, hd_on_room *room, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(room->device->library->stream_captures(captures, room->device->number, stream));
+    room->used.is_captured |= *captures;
+    st = *captures ? HEDDLE_OK : hd_enqueued_order(&room->used, stream);
+out:
+    return st;
+}
+
+heddle_status hd_on_room_end(hd_on_room *room, int captures, heddle_stream stream, heddle_status st)
+{
+    return captures ? st : hd_enqueued_end(&room->used, stream, st);
+}
+
+heddle_status hd_on_upload(hd_on_room *room, void *dst, const void *src, size_t bytes)
+{
+    const hd_device *device = room->device;
+    const int64_t run = (int64_t)bytes;
+    heddle_status st = device->library->copy(dst, run, src, run, run, 1, device->number, room->stream);
+    const hd_sentence why = hd_sentence_keep();
+    const heddle_status ended = hd_on_room_settle(room); /* src is the caller's again */
+    return st == HEDDLE_OK ? ended : hd_sentence_say(&why, st);
+}
+
+int hd_on_room_is_idle(hd_on_room *room)
+{
+    return hd_enqueued_has_ended(&room->used, hd_comm_deadline_ns(room->comm, 0) + GRACE_NS);
+}
+
+/* What a graph has may be used at any time: the device keeps it until the communicator ends. So it does with what is
+ * not known to be idle. */
+static void let_go(hd_on_room *room, void *memory)
+{
+    const hd_sentence why = hd_sentence_keep();
+    if (memory != NULL && !room->used.is_captured && hd_on_room_is_idle(room)) {
+        hd_device_release(room->device, memory);
+    }
+    heddle_ignore(hd_sentence_say(&why, HEDDLE_OK));
+}
+
+void hd_on_room_leave(hd_on_room *room)
+{
+    if (room == NULL || --room->owners > 0) {
+        return;
+    }
+    let_go(room, room->memory);
+    hd_products_close(room->products);
+    hd_enqueued_close(&room->used);
+    hd_enqueued_close(&room->copies);
+    if (room->stream != HEDDLE_NO_STREAM) {
+        room->device->library->stream_destroy(room->stream, room->device->number);
+    }
+    hd_free(room);
+}
+
+static heddle_status need_no_capture(const hd_on_room *room, size_t bytes, heddle_stream stream, const char *what)
+{
+    int captures = 0;
+    heddle_status st = room->device->library->stream_captures(&captures, room->device->number, stream);
+    return st == HEDDLE_OK && captures
+               ? hd_fail(HEDDLE_ERR_ARG,
+                         "%s takes %zu bytes of device %s, and its stream is being captured, which allows no "
+                         "allocation: heddle_block_reserve before",
+                         what, bytes, room->device->name)
+               : st;
+}
+
+heddle_status hd_on_reserve(hd_on_room *room, void **memory, size_t *held_bytes, size_t bytes, heddle_stream stream,
+                            const char *what)
+{
+    heddle_status st = HEDDLE_OK;
+    void *larger = NULL;
+    if (*held_bytes >= bytes) {
+        return HEDDLE_OK;
+    }
+    HD_TRY(need_no_capture(room, bytes, stream, what));
+    let_go(room, *memory);
+    *memory = NULL;
+    *held_bytes = 0;
+    HD_TRY(hd_device_alloc(room->device, &larger, bytes, HD_DEVICE_FOR_OWN));
+    *memory = larger;
+    *held_bytes = bytes;
+out:
+    return st == HEDDLE_OK ? st : hd_fail_prefix(st, "%s", what);
+}
+
+heddle_status hd_on_room_reserve(hd_on_room *room, size_t bytes, heddle_stream stream)
+{
+    void *memory = room->memory;
+    heddle_status st = hd_on_reserve(room, &memory, &room->bytes, bytes, stream, "a block's workspace");
+    room->memory = memory;
+    return st;
+}

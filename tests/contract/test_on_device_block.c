@@ -1,0 +1,114 @@
+/* Stages that compute on a device, forward: against the f64 model that judges the CPU's; and a row's bits. */
+#include "block_on_device.h"
+
+/* As those of the CPU's blocks (docs/blocks.md): f32, or a few roundings to the type on the way. */
+static double tolerance(heddle_dtype dtype)
+{
+    return dtype == HEDDLE_BF16 ? 2e-2 : 2e-6;
+}
+
+static void check_against_model(there *t)
+{
+    problem *p = &t->p;
+    const heddle_dtype dtype = p->options.shape.dtype;
+    model_values v;
+    model m = model_of(p, &v);
+    double *wanted = must_alloc(p->elems, sizeof *wanted), largest = 1, worst = 0;
+    void *x = stored(p->x, p->elems, dtype);
+    const heddle_box box = whole_box(&p->options.shape);
+    model_run(&m, &v, wanted, NULL, NULL);
+    there_forward(t, x, &box);
+    for (int64_t i = 0; i < p->elems; i++) {
+        const double error = fabs(value_at(x, dtype, i) - wanted[i]);
+        assert_true(isfinite(error));
+        worst = fmax(worst, error);
+        largest = fmax(largest, fabs(wanted[i]));
+    }
+    if (worst > tolerance(dtype) * largest) {
+        fail_msg("error %g of values up to %g: %s kind %d", worst, largest, heddle_dtype_name(dtype),
+                 (int)p->options.kind);
+    }
+    free(wanted);
+    free(x);
+    model_free(&m, &v);
+}
+
+static void check_options(heddle_comm *comm, const heddle_block_options *options)
+{
+    there t;
+    there_open(&t, comm, options);
+    check_against_model(&t);
+    there_close(&t);
+}
+
+static void check_all(heddle_stage_kind kind)
+{
+    heddle_comm *comm = alone();
+    for (int bits = 0; bits < (kind == HEDDLE_STAGE_ATTENTION ? 16 : 4); bits++) {
+        heddle_block_options options = options_by_bits(kind, bits);
+        options.heads = kind == HEDDLE_STAGE_MLP ? 1 : 3; /* of 16 channels */
+        if (kind != HEDDLE_STAGE_ATTENTION) {
+            check_options(comm, &options);
+            continue;
+        }
+        for (options.mixed_dim = 1; options.mixed_dim <= 2; options.mixed_dim++) {
+            check_options(comm, &options);
+        }
+    }
+    heddle_comm_destroy(comm);
+}
+
+HD_CASE(mlp_follows_the_model)
+{
+    check_all(HEDDLE_STAGE_MLP);
+}
+
+HD_CASE(attention_follows_the_model)
+{
+    check_all(HEDDLE_STAGE_ATTENTION);
+}
+
+HD_CASE(cross_follows_the_model)
+{
+    check_all(HEDDLE_STAGE_CROSS);
+}
+
+/* Rows of random boxes have the bits that they have in the whole tensor. */
+static void check_rows(heddle_comm *comm, const heddle_block_options *options, int rounds)
+{
+    there t;
+    there_open(&t, comm, options);
+    const heddle_shape *shape = &options->shape;
+    const size_t elem = heddle_dtype_bytes(shape->dtype);
+    char *whole = stored(t.p.x, t.p.elems, shape->dtype), *done = stored(t.p.x, t.p.elems, shape->dtype);
+    const heddle_box all = whole_box(shape);
+    there_forward(&t, done, &all);
+    for (int round = 0; round < rounds; round++) {
+        heddle_box box = all;
+        for (int d = 0; d < shape->ndim - 1; d++) {
+            const int64_t extent = shape->dim[d].extent;
+            box.len[d] = d == options->mixed_dim ? extent : between(1, extent);
+            box.lo[d] = between(0, extent - box.len[d]);
+        }
+        char *part = must_alloc(heddle_box_elems(&box), elem), *wanted = must_alloc(heddle_box_elems(&box), elem);
+        part_of(&t.p, &box, whole, part, 0);
+        part_of(&t.p, &box, done, wanted, 0);
+        there_forward(&t, part, &box);
+        assert_memory_equal(part, wanted, (size_t)heddle_box_elems(&box) * elem);
+        free(part);
+        free(wanted);
+    }
+    free(whole);
+    free(done);
+    there_close(&t);
+}
+
+HD_CASE(a_row_has_its_bits_in_any_box)
+{
+    heddle_comm *comm = alone();
+    for (int i = 0; i < 6; i++) {
+        const heddle_block_options options = small_options((heddle_stage_kind)(i / 2), dtypes[i % 2]);
+        check_rows(comm, &options, hd_rounds(20));
+    }
+    heddle_comm_destroy(comm);
+}
