@@ -287,6 +287,9 @@ int cli_with_ranks(const cli_arguments *a, int nranks, heddle_rank_main fn, void
     if (code == CLI_OK && a->device == NULL && a->wire > CLI_FIRST) {
         code = cli_usage_error("--wire is how bytes go between devices: --device is needed");
     }
+    if (code == CLI_OK && a->device == NULL && a->blocks > CLI_FIRST) {
+        code = cli_usage_error("--blocks is where the blocks of --device compute: --device is needed");
+    }
     if (code != CLI_OK) {
         return code;
     }

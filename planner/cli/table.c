@@ -164,8 +164,10 @@ const cli_option cli_options[] = {
     {"device", "KIND[:N]", CLI_BENCH | CLI_VERIFY, TEXT, AT(device), NULL,
      "arrays lie in this device's memory: cuda, each rank's own, or cuda:1; exit 77 where there is none"},
     {"device", "KIND[:N]", CLI_RUN, TEXT, AT(device), NULL,
-     "switches are done in this device's memory, blocks on the CPU, and what goes between is copied: cuda, each rank's "
-     "own, or cuda:1; exit 77 where there is none"},
+     "blocks compute on this device, and switches are done in its memory: cuda, each rank's own, or cuda:1; exit 77 "
+     "where there is none"},
+    {"blocks", "device|host", CLI_RUN, CHOICE, AT(blocks), "device",
+     "of --device; host: on the CPU, and what goes between is copied"},
     {"wire", WORDS(HEDDLE_WIRE_LIST), CLI_RUN | CLI_BENCH | CLI_VERIFY, CHOICE, AT(wire), "auto",
      "how bytes go from device to device"},
     {"tuning", WORDS(HEDDLE_TUNING_LIST), CLI_BENCH, CHOICE, AT(tuning), "trials", "how the copy kernel is chosen"},

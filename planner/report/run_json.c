@@ -68,6 +68,7 @@ void report_run_json(const run_report *report, const run_verdict *verdict)
     report_json_string("comm", report->comm, ",\n ");
     if (run_devices(devices, sizeof devices, report)) {
         report_json_string("switches_on", devices, ", ");
+        report_json_string("blocks_on", task->blocks_on_device ? devices : "cpu", ", ");
         report_json_string("wire", report->mine.wire, ",\n ");
     }
     printf("\"layers\": %d, \"ranks\": %d, \"threads\": %d, \"passes\": %" PRId64

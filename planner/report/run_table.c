@@ -80,7 +80,10 @@ static void print_back(const run_report *report, const run_way *forward, const r
 static void print_device(const run_report *report, int64_t copied)
 {
     char devices[256];
-    if (run_devices(devices, sizeof devices, report)) {
+    if (run_devices(devices, sizeof devices, report) && report->task->blocks_on_device) {
+        printf("blocks and switches on %s by wire %s, copied to and from host memory: %" PRId64 " bytes\n", devices,
+               report->mine.wire, copied);
+    } else if (devices[0] != '\0') {
         printf("blocks on the CPU; switches on %s by wire %s, copied at both ends: %" PRId64 " bytes of all ranks\n",
                devices, report->mine.wire, copied);
     }

@@ -158,6 +158,11 @@ static heddle_status take_request(hd_block_sharded *s, unsigned *axes, const hed
         return hd_fail(HEDDLE_ERR_ARG, "a stage of kind %s mixes no dim: it has no attention to shard",
                        block->options.kind == HEDDLE_STAGE_MLP ? "MLP" : "CROSS");
     }
+    if (block->on != NULL) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                       "attention over a sharded dim ('%s') computes in host memory only; this block is on a device",
+                       method);
+    }
     if (block->sharded != NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "the block's attention has a method already");
     }

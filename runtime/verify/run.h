@@ -17,8 +17,9 @@ struct run_task {
     const feed *feed;
     int64_t passes; /* the fastest counts; of the way forward the median, too */
     int threads, backward, recompute;
-    int is_reference; /* 1: the run on one rank that the others' is compared with */
-    int *step_of;     /* [ranks] step each is in, from 1; memory shared by forked ranks; may be NULL */
+    int blocks_on_device; /* where comm has a device blocks compute there; 0: switches alone are done there */
+    int is_reference;     /* 1: the run on one rank that the others' is compared with */
+    int *step_of;         /* [ranks] step each is in, from 1; memory shared by forked ranks; may be NULL */
     /* Told of every step that rank 0 begins, and of step -1 at the end; NULL: nobody watches. */
     void (*watch)(const run_task *task, int pass, int step);
 };

@@ -37,8 +37,15 @@ static heddle_status list_parts(run_pass *f, heddle_bucket_part *part)
             if (st != HEDDLE_OK) {
                 return st;
             }
-            part[count++] = (heddle_bucket_part){param.data, gradient.data,
-                                                 param.extent[0] * (param.ndim > 1 ? param.extent[1] : 1), 1};
+            const int64_t elems = param.extent[0] * (param.ndim > 1 ? param.extent[1] : 1);
+            if (f->back->grad_there != NULL) {
+                f->back->grad_there[count] = gradient.data;
+                gradient.data = malloc((size_t)elems * sizeof(float));
+                if (gradient.data == NULL) {
+                    return run_no_memory("gradients", elems * (int64_t)sizeof(float));
+                }
+            }
+            part[count++] = (heddle_bucket_part){param.data, gradient.data, elems, 1};
         }
     }
     part[count++] = (heddle_bucket_part){f->vector, f->back->dvector, vector_elems(f), 0};
@@ -58,6 +65,19 @@ static heddle_status make_bucket(run_pass *f, const heddle_mesh *mesh)
     f->back->dtext = calloc((size_t)text_elems(f) + 1, sizeof(float));
     if (f->back->part == NULL || f->back->dvector == NULL || f->back->dtext == NULL) {
         return run_no_memory("gradients of the conditioning", text_elems(f) * (int64_t)sizeof(float));
+    }
+    if (run_is_there(f)) {
+        f->back->grad_there = calloc((size_t)f->back->nparts, sizeof(void *));
+        heddle_status placed = f->back->grad_there == NULL ? run_no_memory("gradients", f->back->nparts) : HEDDLE_OK;
+        placed = placed == HEDDLE_OK
+                     ? run_place(&f->back->dvector_there, f, f->back->dvector, (size_t)vector_elems(f) * sizeof(float))
+                     : placed;
+        placed = placed == HEDDLE_OK
+                     ? run_place(&f->back->dtext_there, f, f->back->dtext, (size_t)text_elems(f) * sizeof(float))
+                     : placed;
+        if (placed != HEDDLE_OK) {
+            return placed;
+        }
     }
     heddle_status st = list_parts(f, f->back->part);
     if (st != HEDDLE_OK) {
@@ -99,8 +119,9 @@ static heddle_status make_loss(run_pass *f, const heddle_schedule *schedule, con
         judge_store((char *)f->back->loss + i * (int64_t)heddle_dtype_bytes(shape->dtype), shape->dtype,
                     feed_uniform(f->task->feed->seed + SEED_LOSS, (uint64_t)global));
     }
-    return st != HEDDLE_OK ? st
-                           : heddle_tensor_init(&f->back->dx, f->back->loss, shape, &info->mesh, &edge.to, NULL, rank);
+    st = st == HEDDLE_OK ? heddle_tensor_init(&f->back->dx, f->back->loss, shape, &info->mesh, &edge.to, NULL, rank)
+                         : st;
+    return st == HEDDLE_OK && run_is_there(f) ? run_place_tensor(&f->back->dx, &f->back->loss_there, f) : st;
 }
 
 heddle_status run_backward_prepare(run_pass *f, const heddle_schedule *schedule, run_result *out)
@@ -113,6 +134,7 @@ heddle_status run_backward_prepare(run_pass *f, const heddle_schedule *schedule,
     if (st == HEDDLE_OK && (f->back == NULL || out->back == NULL || out->back_path == NULL)) {
         return run_no_memory("timings", out->nsteps * (int64_t)sizeof(run_step));
     }
+    st = st == HEDDLE_OK && run_is_there(f) ? make_loss(f, schedule, &info) : st; /* its memory, before ranks meet */
     return st == HEDDLE_OK ? make_bucket(f, &info.mesh) : st;
 }
 
@@ -123,6 +145,13 @@ void run_backward_release(run_pass *f)
     }
     heddle_bucket_destroy(f->back->bucket);
     heddle_buffer_free(f->comm, f->back->loss);
+    heddle_buffer_free(f->comm, f->back->loss_there);
+    heddle_buffer_free(f->comm, f->back->dvector_there);
+    heddle_buffer_free(f->comm, f->back->dtext_there);
+    for (int i = 0; f->back->grad_there != NULL && f->back->part != NULL && i < f->back->nparts - 2; i++) {
+        free(f->back->part[i].grad);
+    }
+    free(f->back->grad_there);
     free(f->back->part);
     free(f->back->dvector);
     free(f->back->dtext);
@@ -159,14 +188,18 @@ static heddle_status reduce(run_pass *f, run_reduction *out, int nsteps)
 
 heddle_status run_backward_pass(run_pass *f, const heddle_schedule *schedule, run_reduction *reduction)
 {
-    const heddle_conditioning_gradient gradient = {f->back->dvector, f->back->dtext};
+    const int is_there = run_is_there(f);
+    const heddle_conditioning_gradient gradient = {is_there ? f->back->dvector_there : f->back->dvector,
+                                                   is_there ? f->back->dtext_there : f->back->dtext};
     heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
     heddle_status st = heddle_schedule_get_info(&info, schedule);
     st = st == HEDDLE_OK ? make_loss(f, schedule, &info) : st;
     heddle_bucket_zero(f->back->bucket, HEDDLE_NO_STREAM); /* passes are the same step again */
+    st = st == HEDDLE_OK && is_there ? run_back_there(f, 1) : st;
     if (st == HEDDLE_OK) {
         st = heddle_executor_backward(f->executor, &f->back->dx, &f->conditioning, &gradient, f->stream);
     }
+    st = st == HEDDLE_OK && is_there ? run_back_there(f, 0) : st;
     return st == HEDDLE_OK ? reduce(f, reduction, info.nedges) : st;
 }
 

@@ -8,15 +8,22 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The same task on a communicator of one. */
-static heddle_status run_reference(run_result *out, const run_task *task)
+/* The same task on a communicator of one; blocks on a device do not have the bits of those of the CPU. */
+static heddle_status run_reference(run_result *out, const run_report *r)
 {
+    const run_task *task = r->task;
+    char device[64];
     run_task alone = *task;
     heddle_comm *self = NULL;
     heddle_schedule *schedule = NULL;
     heddle_comm_options comm_options;
     heddle_comm_options_init(&comm_options);
     comm_options.bind = HEDDLE_BIND_NONE;
+    if (task->blocks_on_device && r->kind != NULL) {
+        snprintf(device, sizeof device, "%s:%d", r->kind, (int)r->totals[RUN_TOTAL_DEVICE]);
+        comm_options.device = device;
+        comm_options.wire = HEDDLE_WIRE_HOST;
+    }
     alone.passes = 1;
     alone.step_of = NULL;
     alone.is_reference = 1;
@@ -59,7 +66,7 @@ heddle_status run_check(run_verdict *v, double *reference_ms, const run_report *
 {
     const run_task *task = r->task;
     run_result reference = {0};
-    heddle_status st = run_reference(&reference, task);
+    heddle_status st = run_reference(&reference, r);
     if (st != HEDDLE_OK) {
         return st;
     }

@@ -62,7 +62,13 @@ static heddle_status make_conditioning(run_pass *f)
         f->text_lengths[b] = tokens - (b * 7 + 3) % (tokens / 2 + 1);
     }
     f->conditioning = (heddle_conditioning){f->vector, f->text, f->text_lengths};
-    return HEDDLE_OK;
+    if (!run_is_there(f)) {
+        return HEDDLE_OK;
+    }
+    heddle_status st = run_place(&f->vector_there, f, f->vector, (size_t)vector_bytes);
+    st = st == HEDDLE_OK ? run_place(&f->text_there, f, f->text, (size_t)text_bytes) : st;
+    f->conditioning = (heddle_conditioning){f->vector_there, f->text_there, f->text_lengths};
+    return st;
 }
 
 /* x as the schedule's prologue has it, in memory that peers reach. */
@@ -90,7 +96,8 @@ static heddle_status make_first(run_pass *f, const heddle_schedule *schedule)
     if (st == HEDDLE_OK) {
         st = feed_fill(f->first, f->task->feed, &box);
     }
-    return st != HEDDLE_OK ? st : heddle_tensor_init(&f->x, f->first, shape, &info.mesh, &edge.from, NULL, rank);
+    st = st == HEDDLE_OK ? heddle_tensor_init(&f->x, f->first, shape, &info.mesh, &edge.from, NULL, rank) : st;
+    return st == HEDDLE_OK && run_is_there(f) ? run_place_tensor(&f->x, &f->first_there, f) : st;
 }
 
 heddle_status run_block_options(heddle_block_options *options, const run_task *task, int stage)
@@ -158,7 +165,9 @@ heddle_status run_take_steps(run_step *step, char (*path)[RUN_PATH_BYTES], const
     return HEDDLE_OK;
 }
 
-heddle_status run_gather(void **out, const run_pass *f, const heddle_tensor *x, const heddle_mesh *mesh)
+/* data: this rank's part, on the host. */
+static heddle_status gather(void **out, const run_pass *f, const heddle_tensor *x, const void *data,
+                            const heddle_mesh *mesh)
 {
     const heddle_shape *shape = &f->task->info.shape;
     const heddle_layout whole = heddle_layout_replicated();
@@ -174,7 +183,7 @@ heddle_status run_gather(void **out, const run_pass *f, const heddle_tensor *x, 
         return run_no_memory("output", (int64_t)bytes);
     }
     if (heddle_layout_equal(&x->layout, &whole, mesh)) {
-        memcpy(*out, x->data, bytes);
+        memcpy(*out, data, bytes);
         return HEDDLE_OK;
     }
     heddle_reshard_options options;
@@ -183,9 +192,24 @@ heddle_status run_gather(void **out, const run_pass *f, const heddle_tensor *x, 
     options.tuning = HEDDLE_TUNING_RULES;
     st = heddle_reshard_create(&reshard, f->comm, shape, mesh, &x->layout, &whole, &options);
     if (st == HEDDLE_OK) {
-        st = heddle_reshard_execute(reshard, x->data, *out, HEDDLE_NO_STREAM);
+        st = heddle_reshard_execute(reshard, data, *out, HEDDLE_NO_STREAM);
     }
     heddle_reshard_destroy(reshard);
+    return st;
+}
+
+heddle_status run_gather(void **out, const run_pass *f, const heddle_tensor *x, const heddle_mesh *mesh)
+{
+    heddle_box box;
+    void *part = NULL;
+    if (x->space == HEDDLE_SPACE_HOST) {
+        return gather(out, f, x, x->data, mesh);
+    }
+    heddle_status st = heddle_layout_box(&box, &x->shape, mesh, &x->layout, heddle_comm_rank(f->comm));
+    st = st == HEDDLE_OK ? run_bring(&part, f, x, (size_t)heddle_box_elems(&box) * heddle_dtype_bytes(x->shape.dtype))
+                         : st;
+    st = st == HEDDLE_OK ? gather(out, f, x, part, mesh) : st;
+    free(part);
     return st;
 }
 
@@ -211,6 +235,7 @@ static heddle_status make_executor(run_pass *f, const heddle_schedule *schedule)
     if (heddle_comm_device(f->comm) >= 0) {
         options.space = HEDDLE_SPACE_DEVICE;
         options.device = heddle_comm_device(f->comm);
+        options.blocks = run_is_there(f) ? HEDDLE_SPACE_DEVICE : HEDDLE_SPACE_HOST;
     }
     st = st == HEDDLE_OK ? heddle_executor_create(&f->executor, f->comm, schedule, stages, &options) : st;
     free(stages);
@@ -223,6 +248,9 @@ static void release(run_pass *f)
     heddle_executor_destroy(f->executor);
     judge_stream_destroy(f->comm, f->stream);
     heddle_buffer_free(f->comm, f->first);
+    heddle_buffer_free(f->comm, f->first_there);
+    heddle_buffer_free(f->comm, f->vector_there);
+    heddle_buffer_free(f->comm, f->text_there);
     free(f->vector);
     free(f->text);
     free(f->text_lengths);
@@ -289,12 +317,11 @@ heddle_status run_forward(run_result *out, const run_task *task, heddle_comm *co
         out->pass_ms = calloc((size_t)task->passes, sizeof(*out->pass_ms));
         st = out->step == NULL || out->path == NULL || out->pass_ms == NULL
                  ? run_no_memory("timings", (out->nsteps + task->passes) * (int64_t)sizeof(run_step))
-                 : make_conditioning(&f);
+                 : judge_stream_create(&f.stream, comm);
     }
-    st = st == HEDDLE_OK ? judge_stream_create(&f.stream, comm) : st;
-    if (st == HEDDLE_OK) {
-        st = make_executor(&f, schedule);
-    }
+    st = st == HEDDLE_OK ? make_conditioning(&f) : st;
+    st = st == HEDDLE_OK && run_is_there(&f) ? make_first(&f, schedule) : st;
+    st = st == HEDDLE_OK ? make_executor(&f, schedule) : st;
     if (st == HEDDLE_OK && task->backward) {
         st = run_backward_prepare(&f, schedule, out);
     }

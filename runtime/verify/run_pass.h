@@ -14,6 +14,9 @@ typedef struct run_back {
     heddle_bucket *bucket;
     float *dvector, *dtext; /* gradients of the conditioning */
     void *loss;             /* this rank's part of the output's gradient */
+    /* Where blocks are on a device: */
+    void **grad_there; /* [nparts - 2] of the blocks' */
+    void *dvector_there, *dtext_there, *loss_there;
     heddle_tensor dx;
 } run_back;
 
@@ -25,7 +28,8 @@ typedef struct run_pass {
     heddle_conditioning conditioning; /* of memory in the next three */
     float *vector, *text;
     int64_t *text_lengths;
-    void *first; /* this rank's part of the input */
+    void *first;                                   /* this rank's part of the input */
+    void *vector_there, *text_there, *first_there; /* where blocks are on a device */
     heddle_tensor x;
     run_back *back; /* NULL: forward only */
     int pass;
@@ -42,6 +46,16 @@ heddle_status run_take_steps(run_step *step, char (*path)[RUN_PATH_BYTES], const
 heddle_status run_forward(run_result *out, const run_task *task, heddle_comm *comm, const heddle_schedule *schedule,
                           int want_output);
 void run_release(run_result *result);
+
+/* run_there.c: blocks on a device. */
+int run_is_there(const run_pass *f);
+/* Copies of the host's bytes; memory is made the first time, before the executor is. */
+heddle_status run_place(void **there, const run_pass *f, const void *host, size_t bytes);
+heddle_status run_place_tensor(heddle_tensor *x, void **there, const run_pass *f);
+/* The first bytes of x, in memory of the host (free). */
+heddle_status run_bring(void **host, const run_pass *f, const heddle_tensor *x, size_t bytes);
+/* All gradients to the device, before the way back, or from it. */
+heddle_status run_back_there(run_pass *f, int is_before);
 
 /* run_backward.c */
 /* Collective, after the executor was made. run_backward_release in any case. */

@@ -1,5 +1,6 @@
-# heddle run --device, on the emulated one: the same bits and bytes as in host memory by every wire, forward and back;
-# what is copied is said; exit codes.
+# heddle run --device, on the emulated one: blocks on the device have one rank's bits there, and nothing is copied; with
+# --blocks host the same bits and bytes as in host memory by every wire, forward and back; what is copied is said; exit
+# codes.
 set -u
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 command=run
@@ -10,7 +11,8 @@ says "a wire and no device" 2 "--device is needed" "$model" --ranks 2 --wire hos
 says "no such wire" 2 "--wire wants 'auto', 'peer', 'nccl' or 'host', not 'rope'" "$model" --device cuda --wire rope
 says "no such kind" 77 "devices of kind pigeon are not available" "$model" --ranks 2 --device pigeon
 says "not the form of a device" 2 "a device is 'KIND'" "$model" --ranks 2 --device cuda:x
-says "usage" 0 "switches are done in this device's memory, blocks on the CPU" --help
+says "usage" 0 "blocks compute on this device, and switches are done in its memory" --help
+says "blocks and no device" 2 "--device is needed" "$model" --ranks 2 --blocks host
 
 export HEDDLE_MODULE_PATH=${HEDDLE_BUILD:?}/tests/nccl-sim
 [ -e "$HEDDLE_MODULE_PATH/libheddle_cuda.so" ] || skip_test gpu "there is no emulated device on this machine"
@@ -26,43 +28,66 @@ has() { # LINE that the last run said
 small() { # as says, on a third of the model's tokens
     says "${@:1:3}" "$model" --size t=15,s=135 "${@:4}"
 }
+cpu() { # as small, blocks on the CPU
+    small "$@" --blocks host
+}
 bits="check: bitwise equal to one rank"
 bytes="check: bytes sent = bytes planned for 3 ranks x 13 edges (1555200 bytes)"
-small "peer, threads" 0 "$bits" --ranks 3 --device cuda --check --passes 2
+cpu "peer, threads" 0 "$bits" --ranks 3 --device cuda --check --passes 2
 has "$bytes"
 has "blocks on the CPU; switches on cuda:0, cuda:1 by wire peer, copied at both ends: 3888000 bytes of all ranks"
-small "peer, shm" 0 "$bits" --ranks 3 --device cuda:1 --wire peer --transport shm --check
+cpu "peer, shm" 0 "$bits" --ranks 3 --device cuda:1 --wire peer --transport shm --check
 has "$bytes"
 has "switches on cuda:1 by wire peer, copied at both ends: 3888000 bytes"
-small "host" 0 "$bits" --ranks 3 --device cuda --wire host --check
+cpu "host" 0 "$bits" --ranks 3 --device cuda --wire host --check
 has "$bytes"
 has "switches on cuda:0, cuda:1 by wire host, copied at both ends: 3888000 bytes"
 # The way back takes 3 W of the loss for the first W, and 3 switches.
-HEDDLE_CUDASIM_DEVICES=4 small "nccl, back" 0 "check: gradient of the input: bitwise equal to one rank" --ranks 3 \
+HEDDLE_CUDASIM_DEVICES=4 cpu "nccl, back" 0 "check: gradient of the input: bitwise equal to one rank" --ranks 3 \
     --device cuda --wire nccl --check --backward
 has "$bits"
 has "$bytes"
 has "(777600 bytes) and the gradients (2420736 bytes)"
 has "switches on cuda:0, cuda:1, cuda:2 by wire nccl, copied at both ends: 7776000 bytes"
-small "peer, back" 0 "check: gradient of the input: bitwise equal to one rank" --ranks 4 --device cuda --wire peer \
+cpu "peer, back" 0 "check: gradient of the input: bitwise equal to one rank" --ranks 4 --device cuda --wire peer \
     --transport shm --check --backward --recompute --layers 1 --dtype bf16
-says "ranks without rows" 0 "equal within" "$model" --ranks 7 --size t=3,s=2 --layers 1 --device cuda --check
-small "a method" 0 "equal within" --ranks 3 --layers 1 --device cuda --check --backward --method s.attn=ring
-small "one rank" 0 "copied at both ends: 777600 bytes" --ranks 1 --layers 1 --device cuda --check
+says "ranks without rows" 0 "equal within" "$model" --ranks 7 --size t=3,s=2 --layers 1 --device cuda --blocks host --check
+cpu "a method" 0 "equal within" --ranks 3 --layers 1 --device cuda --check --backward --method s.attn=ring
+cpu "one rank" 0 "copied at both ends: 777600 bytes" --ranks 1 --layers 1 --device cuda --check
 
-small "json" 0 '"switches_on": "cuda:0, cuda:1", "wire": "peer"' --ranks 3 --device cuda --check --json --backward \
+cpu "json" 0 '"switches_on": "cuda:0, cuda:1", "blocks_on": "cpu", "wire": "peer"' --ranks 3 --device cuda --check \
+    --json --backward \
     --output "$folder/device.npy"
 [ "$(grep -o '"bytes_copied": 3888000' "$folder/out" | wc -l)" = 2 ] || { echo "FAILED: json:"; cat "$folder/out"; failed=1; }
 small "the same on the host" 0 '"bytes_copied": 0' --ranks 3 --json --output "$folder/host.npy"
 grep -q switches_on "$folder/out" && { echo "FAILED: host memory is called a device"; failed=1; }
 cmp "$folder/device.npy" "$folder/host.npy" || { echo "FAILED: other results than in host memory"; failed=1; }
 
-says "a rank dies" 1 "rank 1" "$model" --ranks 3 --device cuda --transport "fault(kill=60@1):shm" --passes 1000000 \
+# Blocks there: of a small part, emulated threads take their time.
+there() { # as says
+    says "${@:1:3}" "$model" --size t=5,s=14 --layers 1 --device cuda "${@:4}"
+}
+for ranks in 1 2 3 4; do
+    there "blocks there, $ranks" 0 "$bits" --ranks $ranks --check --output "$folder/$ranks.npy"
+    has "copied to and from host memory: 0 bytes"
+    cmp "$folder/1.npy" "$folder/$ranks.npy" || { echo "FAILED: other bits than on one rank"; failed=1; }
+done
+there "blocks there, back" 0 "check: gradient of the input: bitwise equal to one rank" --ranks 3 --check --backward --wire peer
+has "$bits"
+has "check: bytes sent = bytes planned for 3 ranks"
+has "blocks and switches on cuda:0, cuda:1 by wire peer, copied to and from host memory: 0 bytes"
+says "blocks there, bf16" 0 "$bits" "$model" --size t=5,s=14,c=64 --layers 1 --device cuda --ranks 2 --check --backward \
+    --recompute --dtype bf16 --transport shm
+there "blocks there, json" 0 '"blocks_on": "cuda:0, cuda:1"' --ranks 2 --json
+there "a method there" 77 "attention over a sharded dim ('ring') computes in host memory only" --ranks 3 --method s.attn=ring
+
+says "a rank dies" 1 "rank 1" "$model" --ranks 3 --device cuda --blocks host --transport "fault(kill=60@1):shm" --passes 1000000 \
     --deadline 3600 --layers 1
 if have_mpi; then
-    says "several hosts, wire peer" 77 "wire peer" "$model" --ranks 2 --layers 1 --device cuda --wire peer --transport mpi \
+    says "several hosts, wire peer" 77 "wire peer" "$model" --ranks 2 --layers 1 --device cuda --blocks host \
+    --wire peer --transport mpi \
         --hosts 2
-    small "several hosts" 0 "$bits" --ranks 2 --layers 1 --device cuda --wire host --transport mpi --hosts 2 --check
+    small "several hosts" 0 "$bits" --ranks 2 --layers 1 --device cuda --blocks host --wire host --transport mpi --hosts 2 --check
     has "by wire host"
 fi
 exit $failed

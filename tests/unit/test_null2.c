@@ -131,6 +131,7 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
       heddle_block_param(P(0, &(heddle_param){.struct_bytes = sizeof(heddle_param)}), P(1, a->block), 0))              \
     X(heddle_block_seed, "block", NULL_STATUS, heddle_block_seed(P(0, a->block), 1))                                   \
     X(heddle_block_commit, "block", NULL_STATUS, heddle_block_commit(P(0, a->block)))                                  \
+    X(heddle_block_reserve, "block box", NULL_STATUS, heddle_block_reserve(P(0, a->block), P(1, &a->box)))             \
     X(heddle_block_forward, "block x box conditioning", NULL_STATUS,                                                   \
       heddle_block_forward(P(0, a->block), P(1, &a->tensor), P(2, &a->box), P(3, &a->conditioning), HEDDLE_NO_STREAM)) \
     X(heddle_block_shard_attention, "block comm mesh layout method", NULL_STATUS,                                      \
@@ -147,6 +148,7 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
       heddle_tape_create(P(0, OUT(heddle_tape)), P(1, a->block), NULL))                                                \
     X(heddle_tape_destroy, "tape?", NULL_NOTHING, (heddle_tape_destroy(NULL), 0))                                      \
     X(heddle_tape_bytes, "tape", 0, heddle_tape_bytes(P(0, a->tape)))                                                  \
+    X(heddle_tape_reserve, "tape box", NULL_STATUS, heddle_tape_reserve(P(0, a->tape), P(1, &a->box)))                 \
     X(heddle_executor_options_init, "options", NULL_NOTHING,                                                           \
       (heddle_executor_options_init(P(0, &(heddle_executor_options){0})), 0))                                          \
     X(heddle_executor_create, "out comm schedule stages options?", NULL_STATUS,                                        \

@@ -36,13 +36,13 @@ heddle_status hd_on_room_settle(hd_on_room *room)
                            : st;
 }
 
-/* A graph cannot wait for what is outside of it. */
+/* A graph cannot wait for what is outside of it; and a stream has an order without being told. */
 heddle_status hd_on_room_begin(int *captures, hd_on_room *room, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(room->device->library->stream_captures(captures, room->device->number, stream));
     room->used.is_captured |= *captures;
-    st = *captures ? HEDDLE_OK : hd_enqueued_order(&room->used, stream);
+    st = *captures || stream == room->used.stream ? HEDDLE_OK : hd_enqueued_order(&room->used, stream);
 out:
     return st;
 }
@@ -64,18 +64,19 @@ heddle_status hd_on_upload(hd_on_room *room, void *dst, const void *src, size_t 
 
 int hd_on_room_is_idle(hd_on_room *room)
 {
-    return hd_enqueued_has_ended(&room->used, hd_comm_deadline_ns(room->comm, 0) + GRACE_NS);
+    const hd_sentence why = hd_sentence_keep(); /* of the failure because of which memory is freed, say */
+    const int is_idle = hd_enqueued_has_ended(&room->used, hd_comm_deadline_ns(room->comm, 0) + GRACE_NS);
+    heddle_ignore(hd_sentence_say(&why, HEDDLE_OK));
+    return is_idle;
 }
 
 /* What a graph has may be used at any time: the device keeps it until the communicator ends. So it does with what is
  * not known to be idle. */
 static void let_go(hd_on_room *room, void *memory)
 {
-    const hd_sentence why = hd_sentence_keep();
     if (memory != NULL && !room->used.is_captured && hd_on_room_is_idle(room)) {
         hd_device_release(room->device, memory);
     }
-    heddle_ignore(hd_sentence_say(&why, HEDDLE_OK));
 }
 
 void hd_on_room_leave(hd_on_room *room)
