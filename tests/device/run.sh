@@ -223,7 +223,8 @@ while read -r program wire; do
 done <"$pack/tests"
 needs_device example && tell 30 example example_05_device
 needs_device "run of a model" &&
-    tell 60 "run of a model" heddle run "$here/tests/golden/tiny.yaml" --ranks 4 --device cuda --check --backward
+    tell 60 "run of a model" heddle run "$here/tests/golden/tiny.yaml" --ranks 4 --device cuda --check --backward \
+        $([ $emulator = 0 ] || echo --size t=5,s=9)
 for transport in threads shm; do
     rounds=$([ $transport = shm ] && echo 40 || echo 200) # processes take turns on a GPU, of milliseconds
     needs_device "verify on $transport" &&
