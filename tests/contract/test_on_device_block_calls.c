@@ -265,6 +265,13 @@ out:
     return st;
 }
 
+/* ThreadSanitizer makes kernels a hundred times as slow, and there is one thread to see: the other builds try all. */
+#ifdef __SANITIZE_THREAD__
+enum { APART = 300 };
+#else
+enum { APART = 1 };
+#endif
+
 /* Each call of CUDA fails once: with a sentence, and nothing is lost but what could not be known to be idle. */
 HD_CASE(each_call_that_fails_says_so)
 {
@@ -282,7 +289,7 @@ HD_CASE(each_call_that_fails_says_so)
     HD_OK(whole_life(comm, &options, memory));
     calls = sim.calls() - calls;
     int failed = 0;
-    for (int64_t n = 1; n <= calls; n += hd_step()) {
+    for (int64_t n = 1; n <= calls; n += (int64_t)APART * hd_step()) {
         sim.fail_at(n, 999);
         const heddle_status st = whole_life(comm, &options, memory);
         sim.fail_at(0, 0);
@@ -294,7 +301,7 @@ HD_CASE(each_call_that_fails_says_so)
         }
         HD_OK(whole_life(comm, &options, memory));
     }
-    assert_true(failed > 10);
+    assert_true(failed > (APART > 1 ? 1 : 10));
     heddle_buffer_free(comm, memory);
     heddle_comm_destroy(comm);
 }
