@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { REPLAYS = 20, MOST_CALLS = 120, LACKS_NAMESPACE = 77 };
+enum { REPLAYS = 20, MOST_CALLS = 120, STEP = 2, LACKS_NAMESPACE = 77 };
 
 /* --- whose memory ------------------------------------------------------------------------------------------------- */
 
@@ -239,10 +239,17 @@ HD_CASE(events_are_for_threads)
 
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
-static heddle_status attaches_and_moves(heddle_comm *comm)
+/* Call `first` from the beginning fails, or call `then` from where the device is attached; 0: none. */
+static heddle_status attaches_and_moves(heddle_comm *comm, const device_sim *sim, int first, int then)
 {
     device_fixture f = {0}, g = {0};
+    if (sim != NULL) {
+        sim->fail_at(first, 999);
+    }
     heddle_status st = heddle_comm_attach_device(comm, "cuda", HEDDLE_WIRE_AUTO);
+    if (sim != NULL) {
+        sim->fail_at(st == HEDDLE_OK ? then : 0, 999);
+    }
     st = st == HEDDLE_OK ? device_set_up(&g, comm, 0) : st;
     st = st == HEDDLE_OK ? device_set_up(&f, comm, 0) : st;
     if (st == HEDDLE_OK) {
@@ -266,8 +273,8 @@ static heddle_status attaches_and_moves(heddle_comm *comm)
     return st;
 }
 
-/* The n-th call of rank 1 fails, of a communicator of its own each time, attaching included: both ranks hear of it or
- * take another wire. */
+/* The n-th call of rank 1 fails, of a communicator of its own each time, by turns of attaching and of what comes then
+ * (attaching asks the device as often as there is time): both ranks hear of it or take another wire. */
 static heddle_status each_fails(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
@@ -280,14 +287,14 @@ static heddle_status each_fails(heddle_comm *comm, void *arg)
     HD_TRY(device_sim_get(&sim));
     heddle_comm_options_init(&options);
     options.deadline_ms = 20000;
-    for (int n = 0; n <= MOST_CALLS; n += 3) { /* 0: none fails */
+    for (int n = 0; n <= MOST_CALLS; n += STEP) { /* 0: none fails */
         char key[40];
         heddle_comm *own = NULL;
         snprintf(key, sizeof key, "fails-%d-%d", (int)getppid(), n);
         HD_TRY(heddle_comm_join(&own, key, rank, 2, &options));
-        sim.fail_at(rank == 1 ? n : 0, 999);
+        const int nth = rank == 1 ? n : 0, is_late = n / STEP % 2;
         const int64_t began_ns = hd_now_ns();
-        st = attaches_and_moves(own);
+        st = attaches_and_moves(own, &sim, is_late ? 0 : nth, is_late ? nth : 0);
         sim.fail_at(0, 0);
         failed += st != HEDDLE_OK;
         elsewhere += st == HEDDLE_OK && strstr(heddle_comm_describe(own), "wire host (not peer: ") != NULL;
@@ -321,7 +328,7 @@ static int in_container(const char *key, int rank)
     options.deadline_ms = (int)(hd_test_limit_ns(5) / 1000000);
     CHECK(getpid() == 1);
     HD_TRY(heddle_comm_join(&comm, key, rank, 2, &options));
-    st = attaches_and_moves(comm);
+    st = attaches_and_moves(comm, NULL, 0, 0);
 out:
     if (st != HEDDLE_OK) {
         fprintf(stderr, "rank %d: %s\n", rank, heddle_last_error());

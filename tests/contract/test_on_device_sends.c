@@ -263,5 +263,5 @@ HD_CASE(refused)
 
 HD_CASE(late)
 {
-    on_wires(is_late, 300);
+    on_wires(is_late, 2000);
 }
