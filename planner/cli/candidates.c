@@ -187,16 +187,6 @@ static int by_measured(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-static int64_t slowest_ns(const run_report *all)
-{
-    int64_t most = 0;
-    for (int rank = 0; rank < all->nranks; rank++) {
-        const int64_t ns = all->totals[rank * RUN_TOTALS + RUN_TOTAL_FORWARD_NS];
-        most = ns > most ? ns : most;
-    }
-    return most;
-}
-
 /* One after the other, round after round: what disturbs the machine for a while disturbs all of them. The fastest. */
 static heddle_status run_main(heddle_comm *comm, void *arg)
 {
@@ -210,7 +200,7 @@ static heddle_status run_main(heddle_comm *comm, void *arg)
         task.watch = NULL;
         st = run_task_run(&all, &task, comm, 0);
         if (st == HEDDLE_OK && heddle_comm_rank(comm) == 0) { /* ranks may be threads */
-            const double s = (double)slowest_ns(&all) * 1e-9;
+            const double s = (double)run_report_most(&all, RUN_TOTAL_FORWARD_NS) * 1e-9;
             c->measured_s = i < t->count || s < c->measured_s ? s : c->measured_s;
         }
         if (i == ROUNDS * t->count - 1 && st == HEDDLE_OK && heddle_comm_rank(comm) == 0) {

@@ -27,16 +27,6 @@ static double measured_s(const run_row *row)
     return (double)(row->switch_ns + row->compute_ns) * 1e-9;
 }
 
-static int64_t peak_bytes(const run_report *report)
-{
-    int64_t most = 0;
-    for (int rank = 0; rank < report->nranks; rank++) {
-        const int64_t bytes = report->totals[rank * RUN_TOTALS + RUN_TOTAL_PEAK_BYTES];
-        most = bytes > most ? bytes : most;
-    }
-    return most;
-}
-
 int report_analysis_agrees(const run_report *report)
 {
     for (int i = 0; i < report->nranks * report->mine.nsteps; i++) {
@@ -79,7 +69,7 @@ void report_analysis(const run_report *report, const schedule_view *plan)
            " passes\n"
            "memory: %s predicted for a rank's arrays, %s at the peak of a process, which holds its program, too\n",
            task->passes, report_si(held, sizeof held, (double)plan->of.memory.total),
-           report_si(peak, sizeof peak, (double)peak_bytes(report)));
+           report_si(peak, sizeof peak, (double)run_report_most(report, RUN_TOTAL_PEAK_BYTES)));
     if (!plan->on.is_calibrated) {
         printf("the machine was not measured: heddle calibrate makes predictions of this one\n");
     }
@@ -100,7 +90,7 @@ void report_analysis_json(const run_report *report, const schedule_view *plan)
            ", \"predicted_s\": %.12g, \"measured_s\": %.9f,\n \"memory_predicted_bytes\": %" PRId64
            ", \"memory_peak_bytes\": %" PRId64 ",\n \"stages\": [",
            report_analysis_agrees(report) ? "true" : "false", way.sum.planned, way.sum.sent, plan->of.time_s,
-           (double)way.sum.forward_ns * 1e-9, plan->of.memory.total, peak_bytes(report));
+           (double)way.sum.forward_ns * 1e-9, plan->of.memory.total, run_report_most(report, RUN_TOTAL_PEAK_BYTES));
     for (int i = 0; i < way.rows; i++) {
         const run_row *r = &way.row[i];
         printf("%s{", i > 0 ? ",\n  " : "\n  ");

@@ -94,6 +94,8 @@ typedef struct run_report {
  * input's gradient). run_report_free in any case. */
 heddle_status run_task_run(run_report *out, const run_task *task, heddle_comm *comm, int want_output);
 void run_report_free(run_report *report);
+/* The largest of the ranks' totals; total: RUN_TOTAL_FORWARD_NS ... */
+int64_t run_report_most(const run_report *report, int total);
 
 /* What was found, as sentences; "" where nobody looked. */
 typedef struct run_verdict {

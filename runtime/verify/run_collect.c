@@ -128,6 +128,16 @@ heddle_status run_task_run(run_report *out, const run_task *task, heddle_comm *c
     return st;
 }
 
+int64_t run_report_most(const run_report *report, int total)
+{
+    int64_t most = 0;
+    for (int rank = 0; rank < report->nranks; rank++) {
+        const int64_t one = report->totals[rank * RUN_TOTALS + total];
+        most = one > most ? one : most;
+    }
+    return most;
+}
+
 void run_report_free(run_report *report)
 {
     free(report->steps);

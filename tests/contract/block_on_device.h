@@ -57,6 +57,19 @@ static inline heddle_tensor there_tensor(const there *t, void *data, const heddl
     return x;
 }
 
+/* Any rows, whole fibres of the mixed dim. */
+static inline heddle_box random_box(const heddle_block_options *options)
+{
+    const heddle_shape *shape = &options->shape;
+    heddle_box box = whole_box(shape);
+    for (int d = 0; d < shape->ndim - 1; d++) {
+        const int64_t extent = shape->dim[d].extent;
+        box.len[d] = d == options->mixed_dim ? extent : between(1, extent);
+        box.lo[d] = between(0, extent - box.len[d]);
+    }
+    return box;
+}
+
 /* In place on host memory: there, and back. */
 static inline void there_forward(there *t, void *x, const heddle_box *box)
 {

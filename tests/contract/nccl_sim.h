@@ -39,13 +39,8 @@ static inline nccl_sim get_sim(void)
                                         "ncclCommInitRank", "ncclCommDestroy",       "ncclCommAbort",
                                         "cudaSetDevice",    "ncclsim_end_together"};
     nccl_sim out;
-    void *handle = dlopen(HEDDLE_NCCL_SIM "/libheddle_nccl.so", RTLD_NOW | RTLD_LOCAL);
-    assert_non_null(handle);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        void *found = dlsym(handle, names[i]);
-        assert_non_null(found);
-        memcpy((char *)&out + i * sizeof found, &found, sizeof found);
-    }
+    void *library = dlopen(HEDDLE_NCCL_SIM "/libheddle_nccl.so", RTLD_NOW | RTLD_LOCAL);
+    HD_OK(sim_functions(&out, library, names, sizeof names / sizeof names[0]));
     return out;
 }
 

@@ -84,12 +84,7 @@ static void check_rows(heddle_comm *comm, const heddle_block_options *options, i
     const heddle_box all = whole_box(shape);
     there_forward(&t, done, &all);
     for (int round = 0; round < rounds; round++) {
-        heddle_box box = all;
-        for (int d = 0; d < shape->ndim - 1; d++) {
-            const int64_t extent = shape->dim[d].extent;
-            box.len[d] = d == options->mixed_dim ? extent : between(1, extent);
-            box.lo[d] = between(0, extent - box.len[d]);
-        }
+        const heddle_box box = random_box(options);
         char *part = must_alloc(heddle_box_elems(&box), elem), *wanted = must_alloc(heddle_box_elems(&box), elem);
         part_of(&t.p, &box, whole, part, 0);
         part_of(&t.p, &box, done, wanted, 0);

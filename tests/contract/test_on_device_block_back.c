@@ -23,9 +23,6 @@ static void compare(const char *what, const double *wanted, const void *got, hed
     if (worst > tolerance(what, dtype) * largest) {
         fail_msg("%s of %s: error %g of values up to %g", what, heddle_dtype_name(dtype), worst, largest);
     }
-    if (getenv("SHOW") != NULL) {
-        fprintf(stderr, "%-20s %s %.2e\n", what, heddle_dtype_name(dtype), worst / largest);
-    }
 }
 
 /* A forward with a tape and backward of a box; x and dx in place, on the host. The gradients of the conditioning lie on
@@ -150,11 +147,7 @@ static void check_rows(heddle_comm *comm, const heddle_block_options *options, i
     const heddle_box all = whole_box(shape);
     there_and_back(&t, whole, dx, &all, 0, NULL);
     for (int round = 0; round < rounds; round++) {
-        heddle_box box = all;
-        for (int d = 0; d < shape->ndim - 1; d++) {
-            box.len[d] = d == options->mixed_dim ? shape->dim[d].extent : between(1, shape->dim[d].extent);
-            box.lo[d] = between(0, shape->dim[d].extent - box.len[d]);
-        }
+        const heddle_box box = random_box(options);
         const int64_t elems = heddle_box_elems(&box);
         char *part = must_alloc(elems, elem), *d_part = must_alloc(elems, elem), *wanted = must_alloc(elems, elem);
         part_of(&t.p, &box, x, part, 0);

@@ -28,13 +28,8 @@ static cublas_sim get_sim(void)
     static const char *const names[] = {"cublassim_fail_at", "cublassim_recommend", "cublassim_objects",
                                         "cublassim_products"};
     cublas_sim out;
-    void *handle = dlopen(HEDDLE_CUBLAS_SIM "/libheddle_cublas.so", RTLD_NOW | RTLD_LOCAL);
-    assert_non_null(handle);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        void *found = dlsym(handle, names[i]);
-        assert_non_null(found);
-        memcpy((char *)&out + i * sizeof found, &found, sizeof found);
-    }
+    void *library = dlopen(HEDDLE_CUBLAS_SIM "/libheddle_cublas.so", RTLD_NOW | RTLD_LOCAL);
+    HD_OK(sim_functions(&out, library, names, sizeof names / sizeof names[0]));
     return out;
 }
 

@@ -45,7 +45,20 @@ __attribute__((constructor)) static inline void device_sim_here(void)
     setenv("HEDDLE_MODULE_PATH", HEDDLE_DEVICE_SIM, 1);
 }
 
-/* After something was attached. Functions are copied: a pointer to data is none to a function. */
+/* Functions of a library, to a struct of nothing else. They are copied: a pointer to data is none to a function. */
+static inline heddle_status sim_functions(void *out, void *library, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        void *found = library != NULL ? dlsym(library, names[i]) : NULL;
+        if (found == NULL) {
+            return heddle_set_error(HEDDLE_ERR_INTERNAL, "the emulated device has no %s", names[i]);
+        }
+        memcpy((char *)out + i * sizeof found, &found, sizeof found);
+    }
+    return HEDDLE_OK;
+}
+
+/* After something was attached. */
 static inline heddle_status device_sim_get(device_sim *out)
 {
     static const char *const names[] = {"device_sim_stream_create",
@@ -74,14 +87,8 @@ static inline heddle_status device_sim_get(device_sim *out)
                                         "hd_sim_context_create",
                                         "hd_sim_context_destroy"};
     out->handle = dlopen(HEDDLE_DEVICE_SIM "/libheddle_cuda.so", RTLD_NOW | RTLD_NOLOAD);
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        void *found = out->handle != NULL ? dlsym(out->handle, names[i]) : NULL;
-        if (found == NULL) {
-            return heddle_set_error(HEDDLE_ERR_INTERNAL, "the emulated device has no %s", names[i]);
-        }
-        memcpy((char *)out + offsetof(device_sim, stream_create) + i * sizeof found, &found, sizeof found);
-    }
-    return HEDDLE_OK;
+    return sim_functions((char *)out + offsetof(device_sim, stream_create), out->handle, names,
+                         sizeof names / sizeof names[0]);
 }
 
 /* NULL is legal: of a case that failed before it had one. */
