@@ -21,8 +21,8 @@ if ! { cmake --preset release $generator -DHEDDLE_TESTS=OFF && cmake --build bui
 fi
 
 model=examples/models/stdit3-240p-51f.yaml
-echo "== 3/5 plan: which dim is sharded in each stage, and what the switches cost"
-build/heddle plan "$model" --mesh sp=4
+echo "== 3/5 plan for the fewest bytes: which dim is sharded in each stage, and what the switches cost"
+build/heddle plan "$model" --mesh sp=4 --objective bytes
 
 echo
 echo "== 4/5 run two layer pairs on 4 ranks (processes), then once more on one rank, and compare"
