@@ -27,8 +27,10 @@ typedef struct heddle_schedule_info {
     const char *note;                                          /* one sentence: why this is optimal */
     /* Of a schedule that the planner made or that was saved by it; else NULL and 0. */
     const char *machine, *objective;
-    double value;       /* of the objective: seconds, bytes */
-    double lower_bound; /* that no schedule can be below, proven without a search */
+    double value; /* of the objective: seconds, bytes */
+    /* That no schedule can be below. What is proven without a search, where that is half the value or more; else the
+     * value, which is the least of all, as the search is exact. */
+    double lower_bound;
     double runner_up;   /* value of the best schedule that differs in a layout or method of some stage */
     double predicted_s; /* of a pass, with a way back the sums of gradients, too; 0 without a machine */
 } heddle_schedule_info;

@@ -145,6 +145,7 @@ static heddle_status describe(cli_answer *out, heddle_schedule *schedule, const 
                          .of = HEDDLE_EMPTY(heddle_forecast_info),
                          .on = q->on,
                          .machine_from = q->machine_from,
+                         .of_ranks = q->ranks,
                          .is_step = options->backward};
     heddle_status st = heddle_schedule_get_info(&v->info, schedule);
     st = st == HEDDLE_OK ? heddle_forecast_create(&out->forecast, q->model, schedule, q->machine, &q->way) : st;

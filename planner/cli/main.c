@@ -85,6 +85,19 @@ static int has_ranks(const cli_command *command, int argc, char **argv)
     return is_run;
 }
 
+static int refuse_command(const char *typed)
+{
+    int index = 0;
+    for (const cli_command *command = cli_commands; command->name != NULL; command++) {
+        if (cli_is_near(command->name, typed)) {
+            return cli_usage_error("unknown command '%s': did you mean %s? (try: heddle help)", typed, command->name);
+        }
+    }
+    return heddle_model_find_preset(&index, typed) == HEDDLE_OK
+               ? cli_usage_error("unknown command '%s', which is a model: heddle plan %s -n 8", typed, typed)
+               : cli_usage_error("unknown command '%s' (try: heddle help)", typed);
+}
+
 static int run_command(int argc, char **argv)
 {
     for (const cli_command *command = cli_commands; command->name != NULL; command++) {
@@ -101,7 +114,7 @@ static int run_command(int argc, char **argv)
             return cli_printed(code);
         }
     }
-    return cli_usage_error("unknown command '%s' (try: heddle help)", argv[0]);
+    return refuse_command(argv[0]);
 }
 
 /* Ranks that are threads wait for one another on a device; streams that share one of its connections would keep back

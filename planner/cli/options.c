@@ -146,6 +146,13 @@ static int stands_in(const char *part, const char *whole)
     return *part == '\0';
 }
 
+int cli_is_near(const char *known, const char *typed)
+{
+    const int more = (int)strlen(known) - (int)strlen(typed);
+    return typed[0] == known[0] && strlen(typed) > 1 && more >= -2 && more <= 2 &&
+           (stands_in(typed, known) || stands_in(known, typed));
+}
+
 /* What other programs call it. */
 static const char *other_name(const cli_command *command, const char *typed)
 {
@@ -175,12 +182,9 @@ static const char *near_option(const cli_command *command, const char *text)
     const size_t length = strcspn(typed, "=");
     char name[32];
     snprintf(name, sizeof name, "%.*s", (int)length, typed);
-    for (int i = 0; cli_options[i].name != NULL && length > 1; i++) {
-        const char *known = cli_options[i].name;
-        const int more = (int)strlen(known) - (int)length;
-        if ((cli_options[i].commands & command->bit) != 0 && known[0] == name[0] && more >= -2 && more <= 2 &&
-            (stands_in(name, known) || stands_in(known, name))) {
-            return known;
+    for (int i = 0; cli_options[i].name != NULL; i++) {
+        if ((cli_options[i].commands & command->bit) != 0 && cli_is_near(cli_options[i].name, name)) {
+            return cli_options[i].name;
         }
     }
     return other_name(command, name);
@@ -221,6 +225,10 @@ static int take_operand(cli_arguments *out, int count, char **operand)
     const char *ranks = count == wanted + 1 ? operand[wanted] : "x";
     if (ranks[strspn(ranks, "0123456789")] == '\0' && row_of(command, "ranks") >= 0) {
         return cli_usage_error("heddle %s: a number of ranks is said as -n %s", command->name, ranks);
+    }
+    if (count == wanted + 1 && strchr(ranks, '=') != NULL && row_of(command, "mesh") >= 0) {
+        return cli_usage_error("heddle %s: a mesh is said as --mesh %s, an extent as --size %s", command->name, ranks,
+                               ranks);
     }
     return cli_usage_error("heddle %s wants %s %s%s, found %d (try: heddle %s --help)", command->name,
                            wanted == 2 ? "two" : "one", command->operand, report_s(wanted), count, command->name);

@@ -22,4 +22,7 @@ extern const cli_option cli_options[];   /* in the order in which usages list th
 extern const cli_command cli_commands[]; /* likewise; longer names first: "verify attention" is no "verify" */
 extern const char cli_overview[];        /* what `heddle help` says */
 
+/* A name that lacks a letter or two of what was typed, or has them besides. */
+int cli_is_near(const char *known, const char *typed);
+
 #endif

@@ -11,6 +11,7 @@ typedef struct schedule_view {
     const heddle_schedule *schedule;
     heddle_schedule_info info;
     int nranks;
+    int of_ranks;                    /* so many were asked for, on any mesh; 0: the mesh was */
     double elems, bytes;             /* of the whole tensor */
     const heddle_forecast *forecast; /* NULL: none */
     heddle_forecast_info of;

@@ -171,15 +171,22 @@ static void print_memory(const schedule_view *v)
     printf("\n");
 }
 
+/* The search is exact; what is proven without it is another number where it says something. */
 static void print_proof(const schedule_view *v)
 {
     const heddle_schedule_info *s = &v->info;
-    char value[16], bound[16], second[16];
+    char value[16], bound[16], second[16], meshes[32] = "this mesh";
     if (s->objective == NULL) {
         return;
     }
-    printf("objective %s: %s, proven to be at least %s", s->objective, report_value(value, 16, s->objective, s->value),
-           report_value(bound, 16, s->objective, s->lower_bound));
+    if (v->of_ranks > 0) {
+        snprintf(meshes, sizeof meshes, "any mesh of %d ranks", v->of_ranks);
+    }
+    printf("objective %s: %s, the least of all plans on %s", s->objective,
+           report_value(value, 16, s->objective, s->value), meshes);
+    if (s->lower_bound < s->value) {
+        printf(";\n  without a search proven to be at least %s", report_value(bound, 16, s->objective, s->lower_bound));
+    }
     if (s->runner_up > 0) {
         printf(";\n  the runner-up %s", report_value(second, 16, s->objective, s->runner_up));
         if (s->value > 0) {

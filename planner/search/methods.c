@@ -17,7 +17,9 @@ static heddle_status read_request(request *out, const char *text, const char **e
     size_t method = text[stage] == '=' ? strcspn(text + stage + 1, "=,") : 0;
     if (stage == 0 || stage >= sizeof out->stage || method == 0 || method >= sizeof out->method ||
         text[stage + 1 + method] == '=') {
-        return hd_fail(HEDDLE_ERR_ARG, "methods must look like s.attn=ring,t.attn=local, found '%.60s'", text);
+        return hd_fail(HEDDLE_ERR_ARG,
+                       "methods must look like s.attn=ring,t.attn=local, or *=ring for every stage, found '%.60s'",
+                       text);
     }
     memcpy(out->stage, text, stage);
     out->stage[stage] = '\0';

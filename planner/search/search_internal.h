@@ -196,6 +196,7 @@ hd_cost hd_search_floor(const hd_search *search);
 /* States go that no walk below `bound` (or at it, where `keeps_equal`) can be in. */
 void hd_search_drop_dear(hd_search *search, const hd_cost *bound, int keeps_equal);
 heddle_status hd_search_lower_bound(double *out, hd_search *search);
+int64_t hd_search_least_stage(const hd_search *search);
 
 /* near.c: the first part of no walk's cost is below this; 0 where nothing is known. */
 heddle_status hd_search_near_floor(int64_t *out, hd_search *search);

@@ -66,7 +66,8 @@ double hd_search_value(const hd_search *s, const hd_cost *cost)
     return s->aim.objective == HD_OBJECTIVE_GPU_SECONDS ? value * heddle_mesh_size(&s->mesh) : value;
 }
 
-/* A plan's value, what no plan is below, and the next best: of the objective; of memory by the peak. */
+/* A plan's value, what no plan is below, and the next best: of the objective; of memory by the peak. A bound without a
+ * search is told where it says something; else the search is the proof. */
 static heddle_status set_certificate(heddle_schedule *schedule, hd_search *s, const hd_walk *walk)
 {
     heddle_status st = HEDDLE_OK;
@@ -74,7 +75,7 @@ static heddle_status set_certificate(heddle_schedule *schedule, hd_search *s, co
     HD_TRY(hd_strdup(&schedule->objective, hd_objective_names[s->aim.objective]));
     if (s->aim.objective == HD_OBJECTIVE_MEMORY) {
         schedule->value = (double)hd_add_saturated(s->cap, s->resident);
-        schedule->lower_bound = (double)s->resident;
+        schedule->lower_bound = (double)hd_add_saturated(hd_search_least_stage(s), s->resident);
         schedule->runner_up = has_second ? schedule->value : 0;
         goto out;
     }
@@ -82,6 +83,9 @@ static heddle_status set_certificate(heddle_schedule *schedule, hd_search *s, co
     schedule->runner_up = has_second ? hd_search_value(s, &walk->second) : 0;
     HD_TRY(hd_search_lower_bound(&schedule->lower_bound, s));
 out:
+    if (st == HEDDLE_OK && schedule->lower_bound < schedule->value / 2) {
+        schedule->lower_bound = schedule->value;
+    }
     return st;
 }
 

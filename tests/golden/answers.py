@@ -137,6 +137,19 @@ def counts():
         need(f"switches of {model}", plan["schedule"]["switches"] == switches, plan["schedule"]["switches"])
 
 
+def bounds_say_something():
+    switch = 60 * 3600 * 1152 * 2 * 7 // 64  # bytes a rank sends in one of 8, on average
+    plan = ask("plan", "stdit3-720p-204f", "--epilogue", "any", "--mesh", "sp=8", *TWO, "--objective", "bytes")
+    need("55 switches at least", plan["objective"]["lower_bound"] == 55 * switch, plan["objective"])
+    for model in ("axial-3d", "hunyuanvideo", "latte-xl2", "hybrid-mixed"):
+        for objective in ("bytes", "slow-bytes", "time", "memory", "gpu-seconds"):
+            for mesh in (["--mesh", "sp=4"], ["-n", "12"], ["-n", "4", "--training"]):
+                o = ask("plan", model, *mesh, *TWO, "--objective", objective)["objective"]
+                need(f"{model} {objective} {mesh}", 0.5 * o["value"] <= o["lower_bound"] <= o["value"] * (1 + 1e-12), o)
+    text = say("plan", "axial-3d", "--mesh", "sp=4", *TWO, "--objective", "bytes")
+    need("no bound of no use", re.search("the least of all plans on this mesh;\n  the runner-up", text), text[-300:])
+
+
 def modules_run_by_the_methods_they_name():
     """Bytes of the busiest of four ranks, 1024 rows of 64 channels in bf16 each: 131072 bytes a block."""
     block = 4096 // 4 * 64 * 2
@@ -196,6 +209,7 @@ for check in (
     ends_apart,
     steady_state,
     counts,
+    bounds_say_something,
     modules_run_by_the_methods_they_name,
     training_counts_the_sums_of_gradients,
     inference_holds_no_backward,

@@ -33,6 +33,10 @@ says "-m" 2 "did you mean --machine?" plan hunyuanvideo -m cpu
 says "-n=8" 0 "on [sp=8]" plan hunyuanvideo -n=8
 says "a bare number" 2 "a number of ranks is said as -n 16" plan hunyuanvideo 16
 says "two sizes" 0 "[b=2 t=30 " plan stdit3-xl2 --mesh sp=2 --size b=2 --size t=30
+says "a bare mesh" 2 "a mesh is said as --mesh sp=16, an extent as --size sp=16" plan hunyuanvideo sp=16
+says "a method alone" 2 "or *=ring for every stage, found 'ring'" plan hunyuanvideo -n 8 --method ring
+says "no command" 2 "unknown command 'plans': did you mean plan?" plans hunyuanvideo
+says "a model alone" 2 "unknown command 'hunyuanvideo', which is a model: heddle plan hunyuanvideo -n 8" hunyuanvideo
 says "letters are missing" 2 "did you mean --json?" plan hunyuanvideo -n 2 --jsn
 says "gigabytes" 0 "objective time" plan hunyuanvideo -n 16 --memory "80 GiB" $two
 says "of 1000" 3 "76000000 are allowed" plan hunyuanvideo -n 16 --memory 76MB $two

@@ -39,6 +39,20 @@ done
 says "no such name" 2 "cannot be opened: No such file or directory, and no model of the library has that name: did you mean mochi?" \
     plan moche --mesh sp=2
 
+while read -r name near; do # as cards of models write names
+    says "$name" 2 "did you mean $near?" plan "$name" -n 2
+done <<'END'
+tencent/HunyuanVideo hunyuanvideo
+Wan-AI/Wan2.1-T2V-14B-Diffusers wan2.1-14b
+Wan2.1-T2V-1.3B wan2.1-1.3b
+wan-14b wan2.1-14b
+black-forest-labs/FLUX.1-dev flux.1-dev
+stabilityai/stable-diffusion-3-medium sd3-medium
+THUDM/CogVideoX-5b cogvideox-5b
+genmo/mochi-1-preview mochi
+open-sora-1.2 stdit3-3b or stdit3-240p-51f or stdit3-480p-102f or stdit3-720p-204f or stdit3-xl2
+END
+
 # What blocks do not do is planned and not run.
 says "joined text" 2 "model 'hunyuanvideo' can be planned, but not run: stage 'attn' has text that joins the sequence" \
     run hunyuanvideo --ranks 2 --size s=64,l=8 --layers 1
