@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NEWS_NS = 100000000 /* that who is to blame needs to get here */ };
-
 /* --- what goes wrong ---------------------------------------------------------------------------------------------- */
 
 heddle_status hd_comm_nccl_look(hd_comm_nccl *nccl, int *done)
@@ -16,15 +14,19 @@ heddle_status hd_comm_nccl_look(hd_comm_nccl *nccl, int *done)
     return st == HEDDLE_OK ? nccl->messages.table->test(nccl->messages.handle, done) : st;
 }
 
+int hd_comm_nccl_is_gone(heddle_status st)
+{
+    return st == HEDDLE_ERR_TRANSPORT || st == HEDDLE_ERR_PEER;
+}
+
 /* A library, or the thread beside, says that some rank is gone; the communicator says which and why, if it knows in a
  * moment. */
 static heddle_status find_cause(heddle_comm *root, heddle_status st, char *why, size_t why_bytes)
 {
-    int64_t until_ns = hd_now_ns() + NEWS_NS;
+    int64_t until_ns = hd_now_ns() + HD_NCCL_NEWS_NS;
     hd_copy_text(why, why_bytes, heddle_last_error());
     heddle_status cause = hd_comm_check(root);
-    int is_gone = st == HEDDLE_ERR_TRANSPORT || st == HEDDLE_ERR_PEER;
-    for (int turn = 0; is_gone && cause == HEDDLE_OK && hd_now_ns() < until_ns; turn++) {
+    for (int turn = 0; hd_comm_nccl_is_gone(st) && cause == HEDDLE_OK && hd_now_ns() < until_ns; turn++) {
         cause = hd_comm_check(root);
         hd_nap(turn);
     }

@@ -7,6 +7,10 @@
 
 #include <pthread.h>
 
+/* That who is to blame needs to get here: the system closes the connections of a rank that dies before it says that it
+ * has ended, and on a busy machine much later. */
+enum { HD_NCCL_NEWS_NS = 1000000000 };
+
 /* An exchange that is in a stream, not of one that is in a graph. */
 typedef struct hd_nccl_span {
     struct hd_nccl_span *next;
@@ -27,10 +31,13 @@ struct hd_comm_nccl {
     struct pollfd *life; /* its own */
     pthread_cond_t news;
     int is_watched, shall_end, gives_up, has_ended, is_left;
+    int64_t gone_ns; /* when the thread first heard of the library that some rank is gone; 0 */
 };
 
 /* With the lock, while nobody else knows of it without. done: of what the library has begun. */
 heddle_status hd_comm_nccl_look(hd_comm_nccl *nccl, int *done);
+/* Does the library say so because some rank is gone? Then there is a better reason. */
+int hd_comm_nccl_is_gone(heddle_status st);
 /* Until the library has done what it has begun, which may need the other ranks. */
 heddle_status hd_comm_nccl_settle(hd_comm_nccl *nccl, int64_t deadline_ms, const char *what);
 /* Begins to enqueue it. */

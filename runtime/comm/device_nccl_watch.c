@@ -85,6 +85,16 @@ void hd_comm_nccl_break_off(hd_comm_nccl *nccl, heddle_status st)
     pthread_cond_broadcast(&nccl->news);
 }
 
+/* The library knows that some rank is gone, and the group may hear in a moment which. 0: there was time enough. */
+static int awaits_cause(hd_comm_nccl *nccl, heddle_status st)
+{
+    if (!hd_comm_nccl_is_gone(st)) {
+        return 0;
+    }
+    nccl->gone_ns = nccl->gone_ns != 0 ? nccl->gone_ns : hd_now_ns();
+    return hd_now_ns() < nccl->gone_ns + HD_NCCL_NEWS_NS;
+}
+
 /* With the lock. It must not ask what only the rank's thread may (hd_comm_check): who it was is said when that asks. */
 static void look_around(hd_comm_nccl *nccl)
 {
@@ -96,7 +106,7 @@ static void look_around(hd_comm_nccl *nccl)
         st = hd_comm_nccl_look(nccl, &done);
         st = st == HEDDLE_OK ? hd_comm_nccl_look_at_clock(nccl, 1) : st;
     }
-    if (st != HEDDLE_OK) {
+    if (st != HEDDLE_OK && (is_over || !awaits_cause(nccl, st))) {
         if (!is_over) {
             heddle_ignore(hd_comm_abort(nccl->root, heddle_last_error()));
         }

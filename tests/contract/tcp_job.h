@@ -77,6 +77,8 @@ static inline void environment(const char *words)
     }
 }
 
+static int forces_messages; /* ranks that are started from now on */
+
 /* What a rank does with its communicator; `turn` of `turns`, one after another. */
 typedef heddle_status (*job_rank)(heddle_comm *comm);
 
@@ -86,6 +88,7 @@ static inline void be_rank(outcome *o, const char *where, int turns, int64_t dea
     heddle_comm_options_init(&options);
     options.deadline_ms = deadline_ms;
     options.bind = HEDDLE_BIND_NONE;
+    options.force_messages = forces_messages;
     o->status = HEDDLE_OK;
     for (int turn = 0; turn < turns && o->status == HEDDLE_OK; turn++) {
         heddle_comm *comm = NULL;

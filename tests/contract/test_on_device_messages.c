@@ -31,7 +31,8 @@ out:
     return st;
 }
 
-/* Each rank's number goes around the ring until it is back. */
+/* Each rank's number goes around the ring until it is back. Memory is had before anybody sends and let go when nobody
+ * waits any more: for either CUDA may wait until the messages of all are there. */
 static heddle_status around(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
@@ -43,6 +44,7 @@ static heddle_status around(heddle_comm *comm, void *arg)
     CHECK(strcmp(m.describe, "NCCL 2.28.9") == 0);
     HD_TRY(heddle_buffer_alloc((void **)&memory, comm, sizeof seen, HEDDLE_SPACE_DEVICE));
     HD_TRY(device_copy(comm, memory, &rank, sizeof rank, HEDDLE_NO_STREAM));
+    HD_TRY(heddle_comm_barrier(comm));
     for (int i = 0; i < n; i++) {
         heddle_device_message send = {memory + i % 2, 4, (rank + 1) % n},
                               recv = {memory + (i + 1) % 2, 4, (rank + n - 1) % n};
@@ -52,6 +54,7 @@ static heddle_status around(heddle_comm *comm, void *arg)
     HD_TRY(device_copy(comm, seen, memory, sizeof seen, HEDDLE_NO_STREAM));
     HD_TRY(device_settle(comm, HEDDLE_NO_STREAM));
     CHECK(seen[n % 2] == rank && seen[(n + 1) % 2] == (rank + 1) % n);
+    st = heddle_comm_barrier(comm);
 out:
     hd_messages_end(&m, st != HEDDLE_OK);
     heddle_buffer_free(comm, memory);

@@ -35,15 +35,20 @@ HD_CASE(random_problems)
     }
 }
 
-/* Ranks 0 and 2, and 1 and 3: numbers of a group are not those of the communicator of NCCL. */
+/* Ranks 0 and 2, and 1 and 3: numbers of a group are not those of the communicator of NCCL. Where CUDA waits until
+ * devices are idle to allocate, groups of one process take turns: a plan is made when nobody executes. */
 static heddle_status in_group(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
     heddle_mesh mesh;
     heddle_comm *group = NULL;
+    const int turns = getenv("HEDDLE_CUDASIM_ALLOC_WAITS") != NULL ? 2 : 1;
     HD_TRY(heddle_mesh_parse(&mesh, "[a=2 b=2]"));
     HD_TRY(heddle_comm_axis_group(&group, comm, &mesh, 0));
-    st = device_check_lines(group, arg);
+    for (int turn = 0; turn < turns; turn++) {
+        HD_TRY(heddle_comm_rank(comm) % turns == turn ? device_check_lines(group, arg) : HEDDLE_OK);
+        HD_TRY(heddle_comm_barrier(comm));
+    }
 out:
     heddle_comm_destroy(group);
     return st;

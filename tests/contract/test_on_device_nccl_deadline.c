@@ -146,7 +146,7 @@ static heddle_status is_left(heddle_comm *comm, void *arg)
     int rank = heddle_comm_rank(comm);
     CHECK(l->sim.set_device(rank) == 0 && l->sim.init(&nccl, 2, l->id, rank) == 0);
     HD_TRY(heddle_comm_lend_nccl(comm, "cuda:current", nccl));
-    HD_TRY(own_set_up_line(&o, comm, l->line, LATE_MS));
+    HD_TRY(own_set_up_line(&o, comm, l->line, l->fails_half_way ? 0 : LATE_MS)); /* it may wait for a better reason */
     HD_TRY(heddle_comm_barrier(comm));
     int64_t began_ns = hd_now_ns();
     if (rank == 0 && l->fails_half_way) {

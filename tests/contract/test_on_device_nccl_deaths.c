@@ -6,8 +6,9 @@
 #include "time_limit.h"
 
 #include <signal.h>
+#include <sys/socket.h>
 
-enum { RANKS = 3, DIES = 1, WHY_BYTES = 400 };
+enum { RANKS = 3, DIES = 1, WHY_BYTES = 400, LINGERS_MS = 400 };
 
 /* What survivors found, seen by the process that started them. */
 typedef struct finding {
@@ -22,17 +23,37 @@ typedef struct deaths {
     nccl_sim sim;
     heddle_comm_options options;
     finding *found; /* [ranks], shared */
+    int lingers;
 } deaths;
 
-/* Its own part is enqueued, too, but its stream does not come to it. */
-static void die(const own_stream *o, const finding *found)
+/* As on a busy machine: its connections have ended, and for a while the system does not say that it has. */
+static void end_slowly(void)
 {
+    const pid_t me = getpid();
+    if (fork() == 0) {
+        usleep(LINGERS_MS * 1000);
+        kill(me, SIGKILL);
+        _exit(0);
+    }
+    for (int fd = 3; fd < 4096; fd++) {
+        (void)shutdown(fd, SHUT_RDWR);
+    }
+    raise(SIGSTOP);
+}
+
+/* Its own part is enqueued, too, but its stream does not come to it. */
+static void die(const own_stream *o, const deaths *d)
+{
+    const finding *found = d->found;
     o->sim.hold(o->stream);
     if (heddle_reshard_execute(o->f.reshard, o->f.src, o->f.dst, o->stream) != HEDDLE_OK) {
         return;
     }
     while (!found[0].has_enqueued || !found[2].has_enqueued) {
         usleep(100);
+    }
+    if (d->lingers) {
+        end_slowly();
     }
     raise(SIGKILL);
 }
@@ -50,7 +71,7 @@ static heddle_status one_dies(heddle_comm *comm, void *arg)
     HD_TRY(device_settle(comm, o.stream));
     HD_TRY(heddle_comm_poll(comm));
     if (rank == DIES) {
-        die(&o, d->found);
+        die(&o, d);
     }
     HD_TRY(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream));
     int64_t began_ns = hd_now_ns();
@@ -71,13 +92,12 @@ out:
     return st;
 }
 
-HD_CASE(survivors_end_and_say_who)
+static void survivors_say_who(int lingers)
 {
-    deaths d = {.sim = get_sim(), .options = by_nccl(60000)};
+    deaths d = {.sim = get_sim(), .options = by_nccl(60000), .lingers = lingers};
     d.found = hd_shared(RANKS * sizeof *d.found);
     d.options.device = NULL;
     const holdings before = holdings_now();
-    setenv("HEDDLE_NCCLSIM_SILENT", "1", 1);
     assert_int_equal(heddle_run_ranks_with(RANKS, "shm", &d.options, one_dies, &d), HEDDLE_ERR_PEER);
     assert_true(says("rank 1 was killed by signal 9"));
     for (int r = 0; r < RANKS; r++) {
@@ -92,6 +112,18 @@ HD_CASE(survivors_end_and_say_who)
         }
     }
     assert_nothing_left(before);
+}
+
+HD_CASE(survivors_end_and_say_who)
+{
+    setenv("HEDDLE_NCCLSIM_SILENT", "1", 1);
+    survivors_say_who(0);
+}
+
+/* The library hears of it before heddle does. */
+HD_CASE(survivors_wait_for_the_cause)
+{
+    survivors_say_who(1);
 }
 
 static _Atomic int is_told;

@@ -31,7 +31,8 @@ typedef struct hd_tcp_meeting {
     uint64_t key[2]; /* random, the same on all ranks, told to nobody else: who does not know it is nobody's rank */
     int64_t deadline_ns;
     hd_interrupt interrupt;
-    const _Atomic int *dead; /* 1 + rank that is known to have ended; NULL: nobody looks */
+    const _Atomic int *dead;  /* 1 + rank that is known to have ended; NULL: nobody looks */
+    struct hd_tcp_star *star; /* by which ranks hear of such a one (tcp_star.h); NULL: they do not */
 } hd_tcp_meeting;
 
 /* On all addresses of this host; is_local: where other hosts cannot call. The listener is the caller's to close. */

@@ -20,7 +20,7 @@ typedef struct first {
     hd_tcp_gathering *g;
     hd_tcp_place *place;
     guest *guest;        /* [size] */
-    struct pollfd *line; /* [size] to each of them; fd -1: it has not come */
+    struct pollfd *line; /* [size] of the gathering's star, to each of them; fd -1: it has not come */
     int came;            /* and itself */
     int has_stranger;    /* somebody called and did not show that it knows the secret */
     hd_door door;
@@ -196,10 +196,8 @@ heddle_status hd_tcp_receive_all(hd_tcp_place *place, hd_tcp_notice *notice, hd_
     f->door = (hd_door){.listener = g->listener, .secret = &g->secret, .me = 0, .enter = admit, .ctx = f};
     hd_door_open(&f->door);
     HD_TRY(hd_alloc((void **)&f->guest, (size_t)g->size, sizeof *f->guest, what));
-    HD_TRY(hd_alloc((void **)&f->line, (size_t)g->size, sizeof *f->line, what));
-    for (int r = 0; r < g->size; r++) {
-        f->line[r] = (struct pollfd){.fd = -1};
-    }
+    HD_TRY(hd_tcp_star_make(&g->star, 0, g->size));
+    f->line = g->star.line;
     st = await_all(f);
     if (st != HEDDLE_OK) {
         refuse_all(f, 1, st);
@@ -207,12 +205,9 @@ heddle_status hd_tcp_receive_all(hd_tcp_place *place, hd_tcp_notice *notice, hd_
     HD_TRY(st);
     st = tell_all(f, notice);
 out:
-    for (int r = 0; f != NULL && f->line != NULL && r < g->size; r++) {
-        (void)hd_tcp_drop(f->line[r].fd);
-    }
     if (f != NULL) {
         hd_door_close(&f->door);
-        HD_FREE_ALL(f->guest, f->line, f);
+        HD_FREE_ALL(f->guest, f);
     }
     return st;
 }

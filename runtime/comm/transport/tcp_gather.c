@@ -170,8 +170,11 @@ heddle_status hd_tcp_visit_first(hd_tcp_place *place, hd_tcp_notice *notice, hd_
     if (hd_random_bytes(v.hello.caller, sizeof v.hello.caller) != 0) {
         return hd_fail(HEDDLE_ERR_TRANSPORT, "no random bytes: %s", strerror(errno));
     }
+    HD_TRY(hd_tcp_star_make(&g->star, g->rank, g->size));
     HD_TRY(come(&v));
-    st = hear_all(&v, place, notice);
+    HD_TRY(hear_all(&v, place, notice));
+    g->star.line[0].fd = v.fd;
+    v.fd = -1;
 out:
     if (v.at != NULL) {
         freeaddrinfo(v.at);

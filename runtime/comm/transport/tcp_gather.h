@@ -6,6 +6,7 @@
 #define HD_TCP_GATHER_H
 
 #include "runtime/comm/transport/tcp_line.h"
+#include "runtime/comm/transport/tcp_star.h"
 
 enum { HD_TCP_NONCE_BYTES = 16, HD_TCP_NOTICE_BYTES = 512 };
 
@@ -16,6 +17,7 @@ typedef struct hd_tcp_gathering {
     int port;
     int listener; /* rank 0's */
     hd_tcp_patience patience;
+    hd_tcp_star star; /* zeros at first; afterwards the lines of the gathering, to be freed */
 } hd_tcp_gathering;
 
 /* A rank's word to rank 0. No bytes between the members, here and below: it is sealed as it lies. */

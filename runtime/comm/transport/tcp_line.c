@@ -1,6 +1,7 @@
 #include "runtime/comm/transport/tcp_line.h"
 
 #include "runtime/base/base.h"
+#include "runtime/comm/transport/tcp_star.h"
 
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -34,7 +35,8 @@ static int was_interrupted(hd_tcp_patience *p)
 
 static int dead_one(const hd_tcp_patience *p)
 {
-    return p->dead != NULL ? atomic_load(p->dead) : 0;
+    const int dead = p->dead != NULL ? atomic_load(p->dead) : 0;
+    return dead == 0 && p->star != NULL ? hd_tcp_star_dead(p->star) : dead;
 }
 
 heddle_status hd_tcp_waits(hd_tcp_patience *p, int rank)
@@ -42,8 +44,9 @@ heddle_status hd_tcp_waits(hd_tcp_patience *p, int rank)
     if (was_interrupted(p)) {
         return hd_fail(HEDDLE_ERR_INTERRUPTED, "rank %d: interrupted while ranks met", rank);
     }
-    if (dead_one(p) != 0) {
-        return hd_fail(HEDDLE_ERR_PEER, "rank %d ended while the ranks were meeting", dead_one(p) - 1);
+    const int dead = dead_one(p);
+    if (dead != 0) {
+        return hd_fail(HEDDLE_ERR_PEER, "rank %d ended while the ranks were meeting", dead - 1);
     }
     return hd_now_ns() <= p->deadline_ns ? HEDDLE_OK : HEDDLE_ERR_TIMEOUT;
 }

@@ -21,8 +21,9 @@ typedef union hd_tcp_address_of_system {
 typedef struct hd_tcp_patience {
     int64_t deadline_ns;
     hd_interrupt interrupt;
-    const _Atomic int *dead; /* 1 + rank that is known to have ended; NULL: nobody looks */
-    int is_interrupted;      /* it is told once */
+    const _Atomic int *dead;  /* 1 + rank that is known to have ended; NULL: nobody looks */
+    struct hd_tcp_star *star; /* by which this rank hears of one; NULL: it does not */
+    int is_interrupted;       /* it is told once */
 } hd_tcp_patience;
 
 /* HEDDLE_ERR_INTERRUPTED, _PEER; HEDDLE_ERR_TIMEOUT: the sentence is the caller's. */

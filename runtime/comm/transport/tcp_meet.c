@@ -7,6 +7,7 @@
 #include "runtime/base/base.h"
 #include "runtime/comm/ground/door.h"
 #include "runtime/comm/transport/tcp_post.h"
+#include "runtime/comm/transport/tcp_star.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -164,6 +165,29 @@ out:
     return st;
 }
 
+/* Rank 0 is the one that sees who dies: it stays until nobody waits for anybody. */
+static heddle_status leave_star(hd_tcp *tcp, hd_tcp_star *star)
+{
+    heddle_status st = HEDDLE_OK;
+    if (star == NULL || tcp->rank > 0) {
+        if (star != NULL) {
+            hd_tcp_star_leave(star);
+        }
+        return HEDDLE_OK;
+    }
+    for (int missing = hd_tcp_star_missing(star); missing > 0; missing = hd_tcp_star_missing(star)) {
+        st = hd_tcp_waits(&tcp->patience, 0);
+        if (st == HEDDLE_ERR_TIMEOUT) {
+            st = hd_fail(st, "rank 0 of %d: rank %d was not connected with all others before the deadline", tcp->size,
+                         missing);
+        }
+        HD_TRY(st);
+        poll(star->line, (nfds_t)tcp->size, HD_TCP_STEP_MS);
+    }
+out:
+    return st;
+}
+
 static heddle_status meet(hd_tcp *tcp, const hd_tcp_meeting *m, int listener)
 {
     heddle_status st = HEDDLE_OK;
@@ -171,8 +195,10 @@ static heddle_status meet(hd_tcp *tcp, const hd_tcp_meeting *m, int listener)
     for (int r = 0; r < m->rank; r++) {
         HD_TRY(call_rank(tcp, m, r, &lucky));
     }
-    st = await_calls(tcp, m, listener);
+    HD_TRY(await_calls(tcp, m, listener));
+    st = leave_star(tcp, m->star);
 out:
+    tcp->patience.star = NULL; /* it ends with the meeting */
     return st;
 }
 
@@ -183,8 +209,10 @@ heddle_status hd_tcp_open(hd_tcp **out, const hd_tcp_meeting *meeting, int liste
     HD_TRY(hd_alloc((void **)&tcp, 1, sizeof *tcp, "connections between ranks"));
     tcp->rank = meeting->rank;
     tcp->size = meeting->size;
-    tcp->patience =
-        (hd_tcp_patience){.deadline_ns = meeting->deadline_ns, .interrupt = meeting->interrupt, .dead = meeting->dead};
+    tcp->patience = (hd_tcp_patience){.deadline_ns = meeting->deadline_ns,
+                                      .interrupt = meeting->interrupt,
+                                      .dead = meeting->dead,
+                                      .star = meeting->star};
     tcp->aborted_by = -1;
     hd_secret_of(&tcp->secret, meeting->key, sizeof meeting->key);
     HD_TRY(hd_alloc((void **)&tcp->peer, (size_t)meeting->size, sizeof *tcp->peer, "connections between ranks"));

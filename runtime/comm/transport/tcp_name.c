@@ -30,11 +30,13 @@ static heddle_status connect_all(heddle_comm **out, hd_tcp_gathering *g, const h
         HD_TRY(hd_tcp_gather(place, m.key, g));
     }
     m.place = place;
+    m.star = g->size > 1 ? &g->star : NULL;
     HD_TRY(hd_tcp_open(&tcp, &m, listener));
     const heddle_transport table = hd_tcp_table(tcp);
     HD_TRY(heddle_comm_from_callbacks(out, &table, tcp, options));
     tcp = NULL; /* the communicator's */
 out:
+    hd_tcp_star_free(&g->star); /* the others see that this rank is gone, if it is */
     hd_tcp_close(tcp);
     hd_free(place);
     if (listener >= 0) {

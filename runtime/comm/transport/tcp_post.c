@@ -165,6 +165,16 @@ hd_letter *hd_tcp_take(hd_tcp *tcp, int from, int kind, int tag)
 
 /* --- a turn ------------------------------------------------------------------------------------------------------- */
 
+/* What is lost must not be followed by anything: the other side sees the end. The reason is read from the other
+ * direction, where there is one. */
+static void end_writing(hd_tcp_peer *q)
+{
+    (void)shutdown(q->fd, SHUT_WR);
+    while (q->out != NULL) {
+        unlink_first(q);
+    }
+}
+
 /* 1: more can be done at once. */
 static int write_some(hd_tcp *tcp, int r)
 {
@@ -173,8 +183,8 @@ static int write_some(hd_tcp *tcp, int r)
     const size_t whole = sizeof p->head + p->head.bytes;
     const ssize_t wrote = send(q->fd, (const char *)&p->head + p->sent, whole - p->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (wrote < 0) {
-        while (errno != EAGAIN && errno != EINTR && q->out != NULL) { /* the reason is read from the other direction */
-            unlink_first(q);
+        if (errno != EAGAIN && errno != EINTR && errno != ENOBUFS && errno != ENOMEM) {
+            end_writing(q);
         }
         return 0;
     }
