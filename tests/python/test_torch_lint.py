@@ -6,7 +6,7 @@ from test_torch_prove import Mean, made, planted
 
 import heddle
 import heddle.torch as ht
-from heddle.torch import Attend, Extent, Gather, Split, Switch
+from heddle.torch import Attend, Extent, Gather, Halo, Split, Switch
 
 torch.set_num_threads(1)
 WIDTH = 16
@@ -48,12 +48,21 @@ class Numbered(torch.nn.Module):
 
 
 class Taps(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, taps=3):
         super().__init__()
-        self.conv = torch.nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+        self.conv = torch.nn.Conv1d(WIDTH, WIDTH, taps, padding=taps // 2)
 
     def forward(self, x):
         return self.conv(x.transpose(1, 2)).transpose(1, 2)
+
+
+class Normed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.GroupNorm(4, WIDTH)
+
+    def forward(self, x):
+        return x + self.norm(x.transpose(1, 2)).transpose(1, 2)
 
 
 class Sums(torch.nn.Module):
@@ -147,7 +156,11 @@ MASK = (torch.arange(22) % 3 > 0).float().reshape(2, 11)
 #: a model and its arguments, a plan, words of the fault, its module
 FAULTS = {
     "a mean": (Rows(Mlp(), Mean()), (X,), ends(), "mixes rows of s", "blocks.1"),
-    "taps": (Rows(Mlp(), Taps()), (X,), ends(), "(halo)", "blocks.1.conv"),
+    "taps": (Rows(Mlp(), Taps()), (X,), ends(), "Halo('input', 'b _ s', 's', 1) at", "blocks.1.conv"),
+    "too few taps": (Rows(Mlp(), Taps(5)), (X,), ends(("blocks.*.conv", Halo("input", "b c s", "s", 1))),
+                     "mixes rows of s", "blocks.1.conv"),
+    "norm": (Rows(Mlp(), Normed()), (X,), ends(), "Sums('s') at", "blocks.1.norm"),
+    "sums of nothing": (Rows(Mlp()), (X,), ends(("blocks.0.up", ht.Sums("s"))), "called no group_norm", "blocks.0.up"),
     "sums": (Rows(Mlp(), Sums()), (X,), ends(), "(causal)", "blocks.1"),
     "attention": (Rows(Attention()), (X,), ends(), "Attend('s') at 'blocks.0'", "blocks.0"),
     "numbered": (Rows(Mlp(), Numbered()), (X,), ends(), "by their number", "blocks.1"),
@@ -198,6 +211,9 @@ RIGHT = {
                                                                     Gather("output", "b s c", "s")))]),
     "mask": (Masked(Lit()), (X, MASK), ends(("blocks.*", Split("mask", "b s", "s")))),
     "extent": (Counted(Counting()), (X,), ends(("blocks.*", Extent("rows", "s")))),
+    "neighbours": (Rows(Mlp(), Taps(), Mlp()), (X,), ends(("blocks.*.conv", Halo("input", "b c s", "s", 1)))),
+    "sums": (Rows(Mlp(), Normed(), Mlp()), (X,), ends(("blocks.*.norm", ht.Sums("s")))),
+    "numbers": (Rows(Mlp(), Numbered(), Mlp()), (X,), ends(("blocks.1", ht.Numbered("x", "b s c", "s")))),
 }
 
 

@@ -57,7 +57,7 @@ for words, call in [
         ("local is attention of this rank's rows", lambda: Attend("s", "local")),
         ("'space' is a ModuleList, which nobody calls: wanted the modules in it, 'space.*'",
          made({"space": Attend("s")})),
-        ("'space.*' (Mix) attends already", made({"space.0": Attend("s")})),
+        ("'space.*' (Mix) has a step Attend already", made({"space.0": Attend("s")})),
         ("the communicator is a str", made(comm="sp")),
         ("the communicator is a dict", lambda: ht.parallelize(model, comm, PLACES)),
         ("the model is a function", made(model=lambda x: x))]:

@@ -14,19 +14,22 @@ from .attention_op import attention, linear_attention
 from .device_pool import mem_pool
 from .exploring import Exploration, explore
 from .gradients import reduce_gradients, share
+from .halo import Halo, Numbered
 from .linting import Fault, lint
 from .modules import Count, Extent, Gather, Parallel, Sizes, Split, Switch, Without, parallelize
 from .planning import Plan
 from .process_group import from_process_group
 from .proving import Proof, prove
 from .reshard import empty, gather, split, switch
+from .sums import Sums
 
 if TYPE_CHECKING:
     from .dtensor import redistribute
 
-__all__ = ["Attend", "Count", "Exploration", "Extent", "Fault", "Gather", "Parallel", "Plan", "Proof", "Sizes", "Split",
-           "Switch", "Without", "attention", "empty", "explore", "from_process_group", "gather", "linear_attention",
-           "lint", "mem_pool", "parallelize", "prove", "redistribute", "reduce_gradients", "share", "split", "switch"]
+__all__ = ["Attend", "Count", "Exploration", "Extent", "Fault", "Gather", "Halo", "Numbered", "Parallel", "Plan",
+           "Proof", "Sizes", "Split", "Sums", "Switch", "Without", "attention", "empty", "explore",
+           "from_process_group", "gather", "linear_attention", "lint", "mem_pool", "parallelize", "prove",
+           "redistribute", "reduce_gradients", "share", "split", "switch"]
 
 
 def __getattr__(name: str) -> Any:

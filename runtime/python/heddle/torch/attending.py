@@ -1,17 +1,16 @@
 """Attention within a module, of rows that are cut over ranks."""
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any, Optional, Tuple, Union
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from ..attention import Attention, check_method, check_saved
 from ..errors import ArgumentError, UnsupportedError
 from .attention_op import Local, as_autocast, attention
 from .ranks import Ranks, is_name
+from .within import Mode
 
 
 @dataclass(frozen=True)
@@ -41,19 +40,24 @@ class Attend:
             raise ArgumentError("Attend: method local is attention of this rank's rows alone, wanted one of all ranks")
         check_saved("Attend", self.saved_forwards)
 
+    def _mode(self, ranks: Ranks, where: str) -> "Attending":
+        return Attending(self, ranks, where)
+
 
 def _how_saved() -> Tuple[bool, Any]:
     """What a checkpoint changes for whatever it calls: reentrant, that gradients are wanted; else who saves tensors."""
     return torch.is_grad_enabled(), torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
-class Attending(TorchFunctionMode):
+class Attending(Mode):
     """While it is entered, attention is that of all ranks."""
+
+    none = ("called no scaled_dot_product_attention of torch.nn.functional: its attention, if it has one, was that of "
+            "this rank alone")
 
     def __init__(self, step: Attend, ranks: Ranks, where: str = ""):
         super().__init__()
         self._step, self._ranks, self._saved, self._where = step, ranks, _how_saved(), f"{where}{step}"
-        self.calls = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.multi_head_attention_forward:
@@ -207,36 +211,3 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Optional
                is_causal: bool) -> torch.Tensor:
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal, scale=plan.scale,
                                                             enable_gqa=plan.heads != plan.kv_heads)
-
-
-class _Forward(functools.partial):
-    """Known among the forwards that others put in a module's place."""
-
-
-class Attended:
-    """Its forward runs while `Attending` is entered: by `with`, since no hook of torch runs after Ctrl-C. A compiler
-    leaves it as it is, and what it calls: modes are beyond torch's."""
-
-    def __init__(self, module: torch.nn.Module, pattern: str, step: Attend, ranks: Ranks):
-        self._module, self._own = module, module.__dict__.get("forward")
-        if isinstance(self._own, _Forward):
-            raise ArgumentError(f"parallelize: '{pattern}' ({type(module).__name__}) attends already: one Attend per "
-                                "module, handle.remove() takes an earlier one off")
-        # A partial, which is copied together with its module.
-        module.forward = functools.update_wrapper(  # type: ignore[method-assign]
-            _Forward(torch.compiler.disable(_attended), module.forward, pattern, step, ranks), module.forward)
-
-    def remove(self) -> None:
-        if self._own is None:
-            del self._module.forward
-        else:
-            self._module.forward = self._own  # type: ignore[method-assign]
-
-
-def _attended(forward: Any, pattern: str, step: Attend, ranks: Ranks, *args: Any, **kwargs: Any) -> Any:
-    with Attending(step, ranks, f"parallelize: '{pattern}': ") as attending:
-        output = forward(*args, **kwargs)
-    if attending.calls == 0:
-        raise UnsupportedError(f"parallelize: '{pattern}' called no scaled_dot_product_attention of "
-                               "torch.nn.functional: its attention, if it has one, was that of this rank alone")
-    return output

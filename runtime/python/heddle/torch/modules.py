@@ -19,9 +19,11 @@ from ..schedule import Schedule
 from .agreement import agree
 from .attending import Attend
 from .boundary import Entering, Leaving, Telling
+from .halo import Halo, Numbered
 from .hooks import hooked, matching
 from .ones import filled
 from .ranks import Dims, Ranks, need_name
+from .sums import Sums
 
 _Apply = Callable[[torch.Tensor], torch.Tensor]
 
@@ -197,8 +199,8 @@ class Without:
         return apply
 
 
-Step = Union[Sizes, Split, Switch, Gather, Count, Extent, Without, Attend]
-_STEPS = Sizes, Split, Switch, Gather, Count, Extent, Without, Attend
+Step = Union[Sizes, Split, Switch, Gather, Count, Extent, Without, Attend, Halo, Numbered, Sums]
+_STEPS = Sizes, Split, Switch, Gather, Count, Extent, Without, Attend, Halo, Numbered, Sums
 
 
 class Parallel:

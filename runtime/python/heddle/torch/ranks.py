@@ -32,14 +32,18 @@ def need_name(over: Any) -> None:
 
 
 class Dims:
-    """`(b t) s _`: the dims of a tensor as a model has it, some of them folded into one, some without a name."""
+    """`(b t) s _`: the dims of a tensor as a model has it, some of them folded into one, some without a name. A number
+    is a dim of this extent, without a name."""
 
     def __init__(self, text: str):
         self.text = text
         words = re.findall(rf"{_FOLDED}|[^\s()]+", text) if isinstance(text, str) else []
+        parts = [word.strip("()").split() for word in words]
         self.groups: List[Tuple[str, ...]] = [
-            tuple(f"any{i}_{j}" if name == "_" else name for j, name in enumerate(word.strip("()").split()))
-            for i, word in enumerate(words)]
+            tuple(f"any{i}_{j}" if name == "_" or name.isdecimal() else name for j, name in enumerate(group))
+            for i, group in enumerate(parts)]
+        self.given = {f"any{i}_{j}": int(name) for i, group in enumerate(parts) for j, name in enumerate(group)
+                      if name.isdecimal()}  #: extents
         self.names = tuple(name for group in self.groups for name in group)
         if not self.names or not all(map(is_name, self.names)) or (
                 len(set(self.names)) != len(self.names) or not all(self.groups)) or (
@@ -106,7 +110,8 @@ class Ranks:
         extents: List[int] = []
         learned: Dict[str, int] = {}  # kept when all of x fits
         for at, (length, group) in enumerate(zip(x.shape, dims.groups)):
-            known = {name: self._local(name, cut) for name in group if name in self.sizes}
+            known = {name: dims.given[name] if name in dims.given else self._local(name, cut) for name in group
+                     if name in self.sizes or name in dims.given}
             unknown, rest = [name for name in group if name not in known], 1
             for extent in known.values():
                 rest *= extent
@@ -123,6 +128,14 @@ class Ranks:
         if cut is not None and self.part(cut)[1] == 0:
             x = x.narrow(dims.names.index(cut), 0, 0)
         return x
+
+    def extent(self, dims: Dims, name: str) -> int:
+        """Of a whole dim of a text."""
+        if name in dims.given:
+            return dims.given[name]
+        if name not in self.sizes:
+            raise ArgumentError(f"'{dims.text}': the extent of '{name}' is not known; known are {self._known()}")
+        return self.sizes[name]
 
     def _misfit(self, length: int, known: Mapping[str, int], unknown: Sequence[str], cut: Optional[str]) -> str:
         there = " ".join(f"{name}={extent}{' (of this rank)' if name == cut else ''}" for name, extent in known.items())

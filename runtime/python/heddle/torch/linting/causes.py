@@ -107,12 +107,28 @@ class _Cause:
         kinds = {each for dim in cut for each in self.known.kinds(module, dim)}
         if kinds & {"table", "unknown"} and not kinds & {"mixes", "halo", "causal", "reduction"}:
             return (module, f"'{module}' ({kind}) makes rows of {text} by their number, and a rank has some of them: "
-                            "it gives every rank the first ones", f"Split what '{module}' returns, not what it takes")
+                            "it gives every rank the first ones", f"Split what '{module}' returns, not what it takes; "
+                    "or Numbered there, by which this rank's rows have their own numbers")
         how = " and ".join(sorted(kinds - {"free", "unknown"})) or "mixes"
         free = [dim for dim in self.known.free(module) if dim not in cut]
         over = f", or a Switch to {free[0]}, which it leaves free" if free else ""
+        near = self._near(module, given, cut, kinds - {"free"})
         return (module, f"'{module}' ({kind}) mixes rows of {text} ({how}), which is cut there",
-                f"Put a Gather before it and a Split behind{over}; attention over all ranks is Attend")
+                near or f"Put a Gather before it and a Split behind{over}; attention over all ranks is Attend")
+
+    def _near(self, module: str, given: Optional[Seen], cut: List[str], kinds: Set[str]) -> Optional[str]:
+        """Rows of neighbours or sums of all do for it."""
+        held = [x for x in (given.held if given else []) if x.cut]
+        if len(cut) != 1 or len(held) != 1 or len(kinds) != 1 or module not in self.types:
+            return None
+        if kinds <= {"halo", "causal"}:
+            after = ", 0" if "causal" in kinds else ""
+            text, rows = self.known.text(module, held[0].place, held[0].shape, cut[0]), self.known.reach(module, cut[0])
+            return f"Halo('{held[0].place}', '{text}', '{cut[0]}', {rows}{after}) at '{module}'"
+        if kinds == {"reduction"} and self.types[module] in ("GroupNorm", "InstanceNorm1d", "InstanceNorm2d",
+                                                             "InstanceNorm3d"):
+            return f"Sums('{cut[0]}') at '{module}'"
+        return None
 
     def _number(self, chain: List[Tuple[str, Optional[Seen]]]) -> Optional[Said]:
         """An argument that counts rows, and is that of the whole."""

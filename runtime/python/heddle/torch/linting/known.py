@@ -5,6 +5,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..exploring.exploration import Exploration
 from ..exploring.flow import Attention
+from ..exploring.probe import Finding
 from ..exploring.rows import Fused, words_of
 
 
@@ -81,10 +82,17 @@ class Known:
 
     def kinds(self, module: str, dim: str) -> List[str]:
         """What the module does along the dim, or its parts."""
+        return [seen.kind for seen in self._findings(module, dim)]
+
+    def reach(self, module: str, dim: str) -> int:
+        """Rows away of which it needs others."""
+        return max((seen.rows for seen in self._findings(module, dim)), default=0)
+
+    def _findings(self, module: str, dim: str) -> List[Finding]:
         if self.found is None or self._fused is None or module not in self.found.modules:
             return []
         dims = self.found.modules[module].dims
-        return [dims[part].kind for name, mine in self._names(module).items() if mine == dim
+        return [dims[part] for name, mine in self._names(module).items() if mine == dim
                 for part in self._fused.parts[name] if part in dims]
 
     def free(self, module: str) -> List[str]:

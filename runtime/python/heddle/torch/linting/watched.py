@@ -8,6 +8,7 @@ import torch
 
 from ..exploring.flow import argument_names, as_argument, as_output
 from ..exploring.trees import Tensors, tensors_of
+from ..hooks import around_in
 from ..modules import put_on
 from ..proving.proof import copied, passed
 from ..proving.simulated import Moved, SimulatedRanks
@@ -101,28 +102,36 @@ class _Watch:
         self._mine, self._ranks, self._whole = mine, ranks, whole
         self._begun: Dict[str, int] = {}
         self._calls: Dict[str, List[int]] = {}
+        self._came: Tuple[Any, Any] = (), {}  # into the module that was entered last, before its steps
 
     def before(self, model: torch.nn.Module) -> None:
         for name, module in model.named_modules():
-            def enter(_: Any, __: Any, name: str = name) -> None:
+            def enter(_: Any, args: Any, kwargs: Any, name: str = name) -> None:
+                self._came = args, kwargs
                 self._begun[name] = self._begun.get(name, -1) + 1
                 self._calls.setdefault(name, []).append(self._begun[name])
                 self._mine.running.append((name, None))
                 self._ranks.within.append(name)
 
             def made(_: Any, __: Any, out: Any, name: str = name) -> None:
-                self._add("made", name, _results(out), 1)
-            module.register_forward_pre_hook(enter)
+                if name not in self._ranks.around:
+                    self._add("made", name, _results(out), 1)
+            module.register_forward_pre_hook(enter, with_kwargs=True)
             module.register_forward_hook(made)
 
     def behind(self, model: torch.nn.Module) -> None:
+        self._ranks.around = around_in(model)
         for name, module in model.named_modules():
             def given(module: Any, args: Any, kwargs: Any, name: str = name) -> None:
+                if name in self._ranks.around:  # it has others' rows, too
+                    args, kwargs = self._came
                 seen = self._add("given", name, _arguments(module, args, kwargs), 0, _numbers(module, args, kwargs))
                 self._mine.running[-1] = (name, seen)
 
             def left(_: Any, __: Any, out: Any, name: str = name) -> None:
-                if name:
+                if name in self._ranks.around:  # of this rank's rows only now
+                    self._add("made", name, _results(out), 1)
+                elif name:
                     self._add("left", name, _results(out), 1)
                 self._calls[name].pop()
                 self._mine.running.pop()
@@ -133,7 +142,7 @@ class _Watch:
     def _add(self, side: str, name: str, tensors: Tensors, which: int,
              numbers: Optional[Dict[str, int]] = None) -> Seen:
         calls, call = self._whole.get(name, []), self._calls[name][-1]
-        whole = calls[call][which] if call < len(calls) else {}
+        whole = calls[call][which] if call < len(calls) and not self._ranks.is_wider(name) else {}
         seen = Seen(side, name, [held(self._ranks, at, x.detach(), whole.get(at)) for at, x in tensors.items()],
                     numbers or {})
         self._mine.seen.append(seen)

@@ -10,6 +10,7 @@ import torch
 
 from ...errors import ArgumentError, UnsupportedError
 from ..exploring.trees import Tensors, replaced, tensors_of
+from ..hooks import around_in
 from ..modules import put_on
 from .simulated import Moved, SimulatedRanks
 from .turns import Turns
@@ -75,7 +76,7 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
         each = copied(model)
         _watched(each, mine, compared)
         put_on(each, lambda: (steps, ""), mine)
-        _unwatched(each, mine)
+        _unwatched(each, mine, compared)
         return (*passed(each, args, kwargs, gradients), mine)
     try:
         every = turns.run(of_rank)
@@ -150,7 +151,7 @@ class _Compared:
         whole = self.seen.get(name, [])
         ranks.ended += 1
         number = ranks.ended
-        if call >= len(whole) or (self._at is not None and number >= self._at):
+        if call >= len(whole) or ranks.is_wider(name) or (self._at is not None and number >= self._at):
             return
         mine = list(tensors_of(out).values())
         if len(mine) != len(whole[call]) or any(
@@ -189,15 +190,19 @@ def _watched(model: torch.nn.Module, ranks: SimulatedRanks, compared: _Compared)
             compared.running = name
 
         def leave(_: Any, __: Any, out: Any, name: str = name) -> None:
-            compared.look(ranks, name, out)
+            if name not in ranks.around:
+                compared.look(ranks, name, out)
         module.register_forward_pre_hook(enter)
         module.register_forward_hook(leave)
 
 
-def _unwatched(model: torch.nn.Module, ranks: SimulatedRanks) -> None:
-    def leave(*_: Any) -> None:
-        ranks.within.pop()
-    for module in model.modules():
+def _unwatched(model: torch.nn.Module, ranks: SimulatedRanks, compared: _Compared) -> None:
+    ranks.around = around_in(model)
+    for name, module in model.named_modules():
+        def leave(_: Any, __: Any, out: Any, name: str = name) -> None:
+            if name in ranks.around:  # of this rank's rows only now
+                compared.look(ranks, name, out)
+            ranks.within.pop()
         module.register_forward_hook(leave)
 
 

@@ -41,7 +41,12 @@ class SimulatedRanks(Ranks):
         self.moves: List[Moved] = []  #: of rank 0: of all ranks together
         self.within: List[str] = []  #: the modules that run, the innermost last
         self.ended = 0  #: modules so far
+        self.around: List[str] = []  #: modules that run on rows of others, too
         self.attend = self._attend
+
+    def is_wider(self, name: str) -> bool:
+        """Has the module rows of others, because it is within one that asked for them?"""
+        return any(name.startswith(f"{other}.") for other in self.around)
 
     def _check(self, comm: Any) -> None:
         pass
