@@ -1,6 +1,6 @@
 /* Groups of ranks along axes of a mesh: parts of a communicator that share its memory and its transport.
  *
- * Where all ranks of the part sit on this host it has a hub of its own. Otherwise its operations are made of the
+ * Where all ranks of a group sit on this host it has a hub of its own. Otherwise its operations are made of the
  * parent's: a ring of sendrecv, and exchanges with translated peers.
  */
 #include "runtime/comm/comm_private.h"
@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The part as far as it can be made alone. */
-static heddle_status part_alone(heddle_comm **out, heddle_comm *parent, const int *parent_ranks, int size, int rank)
+/* A group as far as it can be made alone. */
+static heddle_status axis_alone(heddle_comm **out, heddle_comm *parent, const int *parent_ranks, int size, int rank)
 {
     heddle_status st = HEDDLE_OK;
     void *p = NULL;
@@ -48,7 +48,7 @@ out:
 
 /* Everybody has entered this creation when the first agreement is through, so nobody reads an older hub in the same
  * memory any more; when the second one is through, all counters are zero. */
-static heddle_status part_hub(heddle_comm *comm, heddle_status mine)
+static heddle_status axis_hub(heddle_comm *comm, heddle_status mine)
 {
     heddle_status st = HEDDLE_OK;
     heddle_comm *parent = comm->parent;
@@ -78,14 +78,14 @@ out:
     return st;
 }
 
-static heddle_status part_new(heddle_comm **out, heddle_comm *parent, const int *parent_ranks, int size, int rank)
+static heddle_status axis_new(heddle_comm **out, heddle_comm *parent, const int *parent_ranks, int size, int rank)
 {
     heddle_comm *comm = NULL;
-    heddle_status st = part_alone(&comm, parent, parent_ranks, size, rank);
+    heddle_status st = axis_alone(&comm, parent, parent_ranks, size, rank);
     if (comm == NULL) {
         return hd_comm_agree(parent, st);
     }
-    st = part_hub(comm, st);
+    st = axis_hub(comm, st);
     if (st != HEDDLE_OK) {
         heddle_comm_destroy(comm);
         return st;
@@ -95,7 +95,7 @@ static heddle_status part_new(heddle_comm **out, heddle_comm *parent, const int 
 }
 
 /* How many ranks differ from `comm`'s only on `axes`, and this one's number among them. */
-static int part_size(int *mine, const heddle_mesh *mesh, unsigned axes, const int *coords)
+static int axis_size(int *mine, const heddle_mesh *mesh, unsigned axes, const int *coords)
 {
     int size = 1;
     *mine = 0;
@@ -109,7 +109,7 @@ static int part_size(int *mine, const heddle_mesh *mesh, unsigned axes, const in
 }
 
 /* The parent's rank of member `index`. */
-static int part_member(const heddle_mesh *mesh, unsigned axes, const int *coords, int index)
+static int axis_member(const heddle_mesh *mesh, unsigned axes, const int *coords, int index)
 {
     int rank = 0;
     for (int a = mesh->naxes - 1, stride = 1; a >= 0; a--) {
@@ -177,14 +177,14 @@ static heddle_status group_along(heddle_comm **out, heddle_comm *comm, const hed
     checked = checked == HEDDLE_OK ? check_axes(comm, mesh, axes) : checked;
     checked = checked == HEDDLE_OK ? heddle_mesh_coords(coords, mesh, comm->rank) : checked;
     if (checked == HEDDLE_OK) {
-        size = part_size(&mine, mesh, axes, coords);
+        size = axis_size(&mine, mesh, axes, coords);
         checked = hd_alloc((void **)&ranks, (size_t)size, sizeof(int), "a group");
     }
     HD_TRY(agree_on_axes(comm, mesh, axes, checked));
     for (int i = 0; i < size; i++) {
-        ranks[i] = part_member(mesh, axes, coords, i);
+        ranks[i] = axis_member(mesh, axes, coords, i);
     }
-    HD_TRY(part_new(out, comm, ranks, size, mine));
+    HD_TRY(axis_new(out, comm, ranks, size, mine));
 out:
     hd_free(ranks);
     return st;
@@ -210,9 +210,9 @@ heddle_status heddle_comm_axis_group(heddle_comm **out, heddle_comm *comm, const
     return group_along(out, comm, mesh, st == HEDDLE_OK ? 1u << axis : 0, st);
 }
 
-/* --- operations of a part that is spread over hosts --------------------------------------------------------------- */
+/* --- operations of a group that is spread over hosts -------------------------------------------------------------- */
 
-static heddle_status part_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
+static heddle_status axis_sendrecv(heddle_comm *comm, const void *send, size_t send_bytes, int to, void *recv,
                                    size_t recv_bytes, int from)
 {
     heddle_comm *parent = comm->parent;
@@ -220,7 +220,7 @@ static heddle_status part_sendrecv(heddle_comm *comm, const void *send, size_t s
                                  from < 0 ? -1 : comm->parent_rank[from]);
 }
 
-static heddle_status part_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes)
+static heddle_status axis_allgather(heddle_comm *comm, const void *send, void *recv, size_t bytes)
 {
     heddle_status st = HEDDLE_OK;
     unsigned char *all = recv;
@@ -229,14 +229,14 @@ static heddle_status part_allgather(heddle_comm *comm, const void *send, void *r
     for (int step = 0; step < n - 1; step++) {
         int mine = (comm->rank - step + n) % n;
         int theirs = (comm->rank - step - 1 + n) % n;
-        HD_TRY(part_sendrecv(comm, all + (size_t)mine * bytes, bytes, (comm->rank + 1) % n,
+        HD_TRY(axis_sendrecv(comm, all + (size_t)mine * bytes, bytes, (comm->rank + 1) % n,
                              all + (size_t)theirs * bytes, bytes, (comm->rank - 1 + n) % n));
     }
 out:
     return st;
 }
 
-static heddle_status part_exchange_create(heddle_comm *comm, void **out, const heddle_message *messages, int nmessages,
+static heddle_status axis_exchange_create(heddle_comm *comm, void **out, const heddle_message *messages, int nmessages,
                                           int tag)
 {
     heddle_message *translated = NULL;
@@ -252,23 +252,23 @@ static heddle_status part_exchange_create(heddle_comm *comm, void **out, const h
     return st;
 }
 
-static heddle_status part_exchange_start(heddle_comm *comm, void *exchange, const void *src, void *dst)
+static heddle_status axis_exchange_start(heddle_comm *comm, void *exchange, const void *src, void *dst)
 {
     return comm->parent->ops->exchange_start(comm->parent, exchange, src, dst);
 }
 
-static heddle_status part_exchange_test(heddle_comm *comm, void *exchange, int *done)
+static heddle_status axis_exchange_test(heddle_comm *comm, void *exchange, int *done)
 {
     return comm->parent->ops->exchange_test(comm->parent, exchange, done);
 }
 
-static void part_exchange_destroy(heddle_comm *comm, void *exchange)
+static void axis_exchange_destroy(heddle_comm *comm, void *exchange)
 {
     comm->parent->ops->exchange_destroy(comm->parent, exchange);
 }
 
-/* In ranks of the part. */
-static int part_exchange_missing(heddle_comm *comm, void *exchange, int *peers, int capacity)
+/* In ranks of the group. */
+static int axis_exchange_missing(heddle_comm *comm, void *exchange, int *peers, int capacity)
 {
     int n = comm->parent->ops->exchange_missing(comm->parent, exchange, peers, capacity);
     for (int i = 0; i < n; i++) {
@@ -281,25 +281,25 @@ static int part_exchange_missing(heddle_comm *comm, void *exchange, int *peers, 
     return n;
 }
 
-static heddle_status part_withdraw(heddle_comm *comm)
+static heddle_status axis_withdraw(heddle_comm *comm)
 {
     return comm->parent->ops->withdraw(comm->parent);
 }
 
-static heddle_status part_abort(heddle_comm *comm, const char *why)
+static heddle_status axis_abort(heddle_comm *comm, const char *why)
 {
     return comm->parent->ops->abort(comm->parent, why);
 }
 
 const hd_comm_ops hd_axis_ops = {
-    .name = "part",
-    .allgather = part_allgather,
-    .sendrecv = part_sendrecv,
-    .exchange_create = part_exchange_create,
-    .exchange_start = part_exchange_start,
-    .exchange_test = part_exchange_test,
-    .exchange_destroy = part_exchange_destroy,
-    .exchange_missing = part_exchange_missing,
-    .withdraw = part_withdraw,
-    .abort = part_abort,
+    .name = "axis group",
+    .allgather = axis_allgather,
+    .sendrecv = axis_sendrecv,
+    .exchange_create = axis_exchange_create,
+    .exchange_start = axis_exchange_start,
+    .exchange_test = axis_exchange_test,
+    .exchange_destroy = axis_exchange_destroy,
+    .exchange_missing = axis_exchange_missing,
+    .withdraw = axis_withdraw,
+    .abort = axis_abort,
 };

@@ -28,7 +28,7 @@ static heddle_status check_messages(const heddle_comm *comm, const heddle_messag
     return HEDDLE_OK;
 }
 
-/* Tags only grow on every rank, so an exchange of a part never meets one of the whole under the same tag. */
+/* Tags only grow on every rank, so an exchange of an axis group never meets one of the whole under the same tag. */
 static heddle_status agree_on_tag(heddle_comm *comm, heddle_status mine, int *tag)
 {
     heddle_comm *root = comm->root;
