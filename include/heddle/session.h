@@ -153,7 +153,7 @@ typedef struct heddle_session_counters {
     int64_t bytes_planned;   /* the same, from the layouts alone, before anything ran */
     int64_t backward_enters; /* calls of heddle_session_backward that succeeded */
     int64_t switch_ns;       /* time inside switches, waiting for peers included */
-    int64_t workspace_bytes; /* memory the session and its plans hold on this rank */
+    int64_t workspace_bytes; /* memory the session and its plans hold on this rank, outgrown buffers of a device too */
 } heddle_session_counters;
 
 /* Not collective. HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */

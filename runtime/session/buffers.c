@@ -15,6 +15,17 @@
 
 enum { SMALLEST_BUFFER = 4096 }; /* ranks with an empty box have a valid address too */
 
+/* What is enqueued on a device may still use it, and so may peers: it stays until the session ends. */
+static heddle_status keep_outgrown(heddle_session *session, void *memory)
+{
+    heddle_status st = hd_grow((void **)&session->outgrown, &session->outgrown_capacity, session->noutgrown,
+                               sizeof *session->outgrown, "a session's memory");
+    if (st == HEDDLE_OK) {
+        session->outgrown[session->noutgrown++] = memory;
+    }
+    return st;
+}
+
 heddle_status hd_session_buffer_grow(heddle_session *session, hd_session_buffer *buffer, size_t bytes)
 {
     if (bytes < session->largest_bytes) {
@@ -27,15 +38,18 @@ heddle_status hd_session_buffer_grow(heddle_session *session, hd_session_buffer 
         return HEDDLE_OK;
     }
     void *memory = NULL;
-    heddle_status st = heddle_buffer_alloc(&memory, session->comm, bytes, session->space);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    heddle_buffer_free(session->comm, buffer->memory);
-    session->counters.workspace_bytes += (int64_t)bytes - (int64_t)buffer->bytes;
+    const int is_kept = session->space == HEDDLE_SPACE_DEVICE && buffer->memory != NULL;
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(heddle_buffer_alloc(&memory, session->comm, bytes, session->space));
+    HD_TRY(is_kept ? keep_outgrown(session, buffer->memory) : HEDDLE_OK);
+    heddle_buffer_free(session->comm, is_kept ? NULL : buffer->memory);
+    session->counters.workspace_bytes += (int64_t)bytes - (is_kept ? 0 : (int64_t)buffer->bytes);
     buffer->memory = memory;
     buffer->bytes = bytes;
-    return HEDDLE_OK;
+    memory = NULL;
+out:
+    heddle_buffer_free(session->comm, memory);
+    return st;
 }
 
 static int holds(const hd_session_buffer *buffer, const void *address)
@@ -152,12 +166,12 @@ heddle_status hd_session_source(const void **out, heddle_session *session, const
         return HEDDLE_OK;
     }
     heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_session_buffer_grow(session, &session->staging, edge->from.bytes));
+    HD_TRY(hd_session_buffer_grow(session, &session->source, edge->from.bytes));
     if (edge->from.bytes > 0) {
         make_copy(&edge->in, session, &edge->from, x->stride_elems, 1);
-        HD_TRY(run_copy(session, &edge->in, session->staging.memory, x->data, stream));
+        HD_TRY(run_copy(session, &edge->in, session->source.memory, x->data, stream));
     }
-    *out = session->staging.memory;
+    *out = session->source.memory;
 out:
     return st;
 }

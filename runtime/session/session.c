@@ -112,7 +112,7 @@ static heddle_status prepare_buffers(heddle_session *session)
         st = hd_session_buffer_grow(session, &session->buffer[i], 0);
     }
     if (session->space == HEDDLE_SPACE_DEVICE && hd_comm_sharers(session->comm).any_together) {
-        st = st == HEDDLE_OK ? hd_session_buffer_grow(session, &session->staging, 0) : st;
+        st = st == HEDDLE_OK ? hd_session_buffer_grow(session, &session->source, 0) : st;
         st = st == HEDDLE_OK ? hd_session_buffer_grow(session, &session->landing, 0) : st;
     }
     return st;
@@ -190,9 +190,12 @@ void heddle_session_destroy(heddle_session *session)
     for (int i = 0; i < HD_SESSION_BUFFERS; i++) {
         heddle_buffer_free(session->comm, session->buffer[i].memory);
     }
-    heddle_buffer_free(session->comm, session->staging.memory);
+    heddle_buffer_free(session->comm, session->source.memory);
     heddle_buffer_free(session->comm, session->landing.memory);
-    HD_FREE_ALL(session->stages, session->names, session->records, session);
+    for (int i = 0; i < session->noutgrown; i++) {
+        heddle_buffer_free(session->comm, session->outgrown[i]);
+    }
+    HD_FREE_ALL(session->outgrown, session->stages, session->names, session->records, session);
 }
 
 heddle_status heddle_session_rewind(heddle_session *session)

@@ -85,10 +85,12 @@ struct heddle_session {
     int nedges, edges_capacity;
     int any_memory; /* peers reach all memory of this rank, or read none */
     hd_session_buffer buffer[HD_SESSION_BUFFERS];
-    hd_session_buffer staging; /* dense, peer-reachable copy of a caller's tensor */
+    hd_session_buffer source;  /* dense, peer-reachable copy of a caller's tensor */
     hd_session_buffer landing; /* where a result lies before it is copied to a tensor that peers cannot write */
-    size_t largest_bytes;      /* of this rank's part over all layouts of the schedule */
-    int64_t switches;          /* over the session's life; numbers the buffers */
+    void **outgrown;           /* of a device: buffers that were too small */
+    int noutgrown, outgrown_capacity;
+    size_t largest_bytes; /* of this rank's part over all layouts of the schedule */
+    int64_t switches;     /* over the session's life; numbers the buffers */
     heddle_session_counters counters;
     heddle_session_record *records; /* ring */
     int64_t nrecords;               /* ever made */

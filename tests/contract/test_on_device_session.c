@@ -5,7 +5,7 @@
 
 #include "session_fixture.h"
 
-enum { ROOM_BYTES = 5 * 7 * 6 * 4 * 2 + 64, CANARY = 0x77 };
+enum { MOST_T = 40, ROOM_BYTES = MOST_T * 7 * 6 * 4 * 2 + 64, CANARY = 0x77 };
 
 /* A tensor on the device and its image, which the test fills and reads. */
 typedef struct twofold {
@@ -222,6 +222,92 @@ out:
     sim.graph_free(graph);
     tear_down(&f);
     twofold_free(&x);
+    device->library->stream_destroy(stream, device->number);
+    return st;
+}
+
+/* --- memory that grows -------------------------------------------------------------------------------------------- */
+
+enum { TAKEN = 8, TAKEN_BYTES = 4096 /* a session's smallest buffer */ };
+
+/* As somebody else would who gets what the session has let go: written to at once, in another stream. */
+static heddle_status take_and_write(void **taken, heddle_comm *comm, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    static const char zeros[TAKEN_BYTES];
+    for (int i = 0; i < TAKEN; i++) {
+        HD_TRY(heddle_buffer_alloc(&taken[i], comm, TAKEN_BYTES, HEDDLE_SPACE_DEVICE));
+        HD_TRY(device_copy(comm, taken[i], zeros, TAKEN_BYTES, stream));
+    }
+    st = device_settle(comm, stream);
+out:
+    return st;
+}
+
+/* No layout of which a rank has the whole: its buffers are smaller. */
+static heddle_status make_sharded_schedule(fixture *f, int ranks)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_plan_options options;
+    heddle_plan_options_init(&options);
+    options.epilogue = "any";
+    HD_TRY(make_schedule(f, ranks, "t=40"));
+    heddle_schedule_destroy(f->schedule);
+    f->schedule = NULL;
+    st = heddle_plan(&f->schedule, f->model, &f->info.mesh, &options);
+    st = st == HEDDLE_OK ? heddle_schedule_get_info(&f->info, f->schedule) : st;
+out:
+    return st;
+}
+
+/* The second switch's source, of no layout of the schedule's, needs more room than the first's, which is enqueued and
+ * has not been read. */
+HD_RANK_CASE(what_is_enqueued_keeps_its_memory, "2 threads cuda peer")
+{
+    heddle_status st = HEDDLE_OK;
+    fixture f = {0};
+    twofold x = {0}, whole = {0}, dense = {0};
+    device_sim sim;
+    void *taken[TAKEN] = {NULL};
+    const hd_device *device = hd_comm_device(comm);
+    heddle_stream stream = NULL, other = NULL;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(make_sharded_schedule(&f, heddle_comm_size(comm)));
+    HD_TRY(open_session(&f.session, comm, &f, HEDDLE_SPACE_DEVICE));
+    HD_TRY(device->library->stream_create(&stream, device->number));
+    HD_TRY(device->library->stream_create(&other, device->number));
+    HD_TRY(twofold_make(&x, comm));
+    HD_TRY(twofold_make(&whole, comm));
+    HD_TRY(twofold_make(&dense, comm));
+    HD_TRY(bring(&x, &f, "s@sp", 1));
+    HD_TRY(bring(&whole, &f, "*", 1));
+    HD_TRY(bring(&dense, &f, "*", 0));
+    HD_TRY(heddle_session_enter(f.session, "s.attn", &dense.x, NULL, stream)); /* makes the plan, and grows nothing */
+    HD_TRY(device_settle(comm, stream));
+    HD_TRY(heddle_session_rewind(f.session));
+    HD_TRY(heddle_comm_barrier(comm));
+    if (heddle_comm_rank(comm) == 0) {
+        sim.hold(stream);
+    }
+    HD_TRY(heddle_session_enter(f.session, "s.attn", &x.x, NULL, stream));
+    HD_TRY(heddle_session_rewind(f.session));
+    HD_TRY(heddle_session_enter(f.session, "s.attn", &whole.x, NULL, stream));
+    HD_TRY(take_and_write(taken, comm, other));
+    HD_TRY(heddle_comm_barrier(comm));
+    sim.release();
+    HD_TRY(device_settle(comm, stream));
+    HD_TRY(pull(&x));
+    st = check_stamps(&x.image, &f, heddle_comm_rank(comm), 0);
+out:
+    sim.release();
+    for (int i = 0; i < TAKEN; i++) {
+        heddle_buffer_free(comm, taken[i]);
+    }
+    tear_down(&f);
+    twofold_free(&x);
+    twofold_free(&whole);
+    twofold_free(&dense);
+    device->library->stream_destroy(other, device->number);
     device->library->stream_destroy(stream, device->number);
     return st;
 }
