@@ -4,10 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Work on a device is enqueued long before it runs, and what a program does meanwhile is not watched: what is only slow
- * (a checkpoint, a compiler) is given more time there. */
-enum { DEADLINE_MS = 60000, DEVICE_DEADLINE_MS = 600000 };
-
 void heddle_comm_options_init(heddle_comm_options *options)
 {
     if (options != NULL) {
@@ -34,17 +30,6 @@ heddle_status hd_options_check(heddle_comm_options *out, const heddle_comm_optio
     }
     *out = *options;
     return HEDDLE_OK;
-}
-
-int64_t hd_options_deadline_ms(const heddle_comm_options *options)
-{
-    return options->deadline_ms > 0 ? options->deadline_ms : DEADLINE_MS;
-}
-
-int64_t hd_comm_deadline_ms(const heddle_comm *comm)
-{
-    const int is_given = comm->options.deadline_ms > 0;
-    return !is_given && comm->root->device != NULL ? DEVICE_DEADLINE_MS : hd_options_deadline_ms(&comm->options);
 }
 
 /* --- making ------------------------------------------------------------------------------------------------------- */

@@ -4,6 +4,21 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Work on a device is enqueued long before it runs, and what a program does meanwhile is not watched: what is only slow
+ * (a checkpoint, a compiler) is given more time there. */
+enum { DEADLINE_MS = 60000, DEVICE_DEADLINE_MS = 600000 };
+
+int64_t hd_options_deadline_ms(const heddle_comm_options *options)
+{
+    return options->deadline_ms > 0 ? options->deadline_ms : DEADLINE_MS;
+}
+
+int64_t hd_comm_deadline_ms(const heddle_comm *comm)
+{
+    const int is_given = comm->options.deadline_ms > 0;
+    return !is_given && comm->root->device != NULL ? DEVICE_DEADLINE_MS : hd_options_deadline_ms(&comm->options);
+}
+
 int64_t hd_comm_deadline_ns(const heddle_comm *comm, int64_t deadline_ms)
 {
     return hd_now_ns() + (deadline_ms > 0 ? deadline_ms : hd_comm_deadline_ms(comm)) * 1000000;

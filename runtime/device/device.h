@@ -59,8 +59,8 @@ typedef enum hd_stray { HD_STRAY_NOT, HD_STRAY_HOST, HD_STRAY_DEVICE } hd_stray;
 /* device NULL: nobody knows of any. space: where it should lie; on the device that is `device`, not on another one. */
 heddle_status hd_device_stray(hd_stray *out, const hd_device *device, heddle_space space, const void *memory);
 
-/* Of what works in host memory and nowhere else: is it asked for that? HEDDLE_ERR_UNSUPPORTED names `what` (a tensor, a
- * plan); HEDDLE_ERR_ARG: no such space or device. */
+/* space.c. Of what works in host memory and nowhere else: is it asked for that? HEDDLE_ERR_UNSUPPORTED names `what` (a
+ * tensor, a plan); HEDDLE_ERR_ARG: no such space or device. */
 heddle_status hd_device_host_only(heddle_space space, int device, const char *what);
 /* The same of what works on `own`, too (NULL: none is attached), between ranks of `transport`. */
 heddle_status hd_device_need(const hd_device *own, heddle_space space, int device, const char *what,

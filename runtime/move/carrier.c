@@ -53,14 +53,16 @@ heddle_status hd_route_create(hd_route **out, heddle_comm *comm, const hd_route_
     return hd_route_create_by(out, comm, is_host ? &hd_carrier_flags : carriers[hd_comm_wire(comm)], spec, mine);
 }
 
+static heddle_status make_local(hd_local *out, const hd_route *r, const hd_copy *copy)
+{
+    return hd_copy_bytes(copy) == 0 ? HEDDLE_OK
+                                    : hd_local_make(out, copy, r->comm, r->device, r->spec.options.deadline_ms);
+}
+
 heddle_status hd_route_make_locals(hd_route *r)
 {
-    heddle_status st;
-    const int64_t deadline_ms = r->spec.options.deadline_ms;
-    HD_TRY(hd_local_make(&r->before, &r->spec.before.copy, r->comm, r->device, deadline_ms));
-    st = hd_local_make(&r->after, &r->spec.after.copy, r->comm, r->device, deadline_ms);
-out:
-    return st;
+    heddle_status st = make_local(&r->before, r, &r->spec.before.copy);
+    return st == HEDDLE_OK ? make_local(&r->after, r, &r->spec.after.copy) : st;
 }
 
 heddle_status hd_route_take_memory(hd_route *r)

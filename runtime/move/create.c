@@ -189,12 +189,11 @@ void hd_transfer_destroy(hd_transfer *t)
 static heddle_status build(hd_transfer *t)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_mail_build(t, 0));
+    HD_TRY(t->any_mail ? hd_mail_build(t, 0) : HEDDLE_OK);
     HD_TRY(hd_peer_build(t));
-    if (t->adds) {
-        HD_TRY(hd_sums_build(t));
-    }
-    HD_TRY(hd_private_build(t));
+    HD_TRY(t->adds ? hd_sums_build(t) : HEDDLE_OK);
+    t->own.is_private = t->any_src && !hd_comm_shares_address_space(t->channel->comm);
+    HD_TRY(t->own.is_private || t->any_staged ? hd_private_build(t) : HEDDLE_OK);
     if (t->staging_bytes > 0) {
         HD_TRY(heddle_buffer_alloc((void **)&t->staging, t->channel->comm, (size_t)t->staging_bytes, t->space));
     }

@@ -140,8 +140,8 @@ heddle_status hd_local_make(hd_local *out, const hd_copy *copy, heddle_comm *com
                             int64_t deadline_ms)
 {
     heddle_status st = HEDDLE_OK;
-    *out = (hd_local){.is_there = hd_copy_bytes(copy) > 0, .copy = *copy};
-    if (device != NULL && out->is_there) {
+    *out = (hd_local){.is_there = 1, .copy = *copy};
+    if (device != NULL) {
         hd_device_box box = hd_device_box_of(copy, 0, 0);
         HD_TRY(hd_device_load_kernels(device));
         st = hd_device_list_make(&out->list, device, &box, 1, hd_comm_deadline_ns(comm, deadline_ms));

@@ -8,6 +8,16 @@ static const int64_t END_NS = 3000000000;   /* for launches that move nothing an
 
 /* --- what went wrong ---------------------------------------------------------------------------------------------- */
 
+/* Here, or in another rank; without a sentence, which stays that of what failed. */
+static int has_failed(const hd_push *p)
+{
+    int failed = p->broken.status != HEDDLE_OK || atomic_load(p->view.alarm) != 0;
+    for (int i = 0; i < p->spec->nphases && p->report != NULL; i++) {
+        failed |= __atomic_load_n(&p->report[i].status, __ATOMIC_ACQUIRE) != HD_DEVICE_CAME;
+    }
+    return failed;
+}
+
 /* The first failure stays: launches move nothing any more. */
 static heddle_status give_up(hd_push *p, heddle_status st)
 {
@@ -18,9 +28,8 @@ static heddle_status give_up(hd_push *p, heddle_status st)
     return hd_broken_say(&p->broken);
 }
 
-heddle_status hd_push_look(void *arg)
+static heddle_status say_failure(hd_push *p)
 {
-    hd_push *p = arg;
     heddle_status st = hd_broken_say(&p->broken);
     for (int i = 0; st == HEDDLE_OK && i < p->spec->nphases && p->report != NULL; i++) {
         uint64_t status = __atomic_load_n(&p->report[i].status, __ATOMIC_ACQUIRE);
@@ -37,6 +46,11 @@ heddle_status hd_push_look(void *arg)
         }
     }
     return st;
+}
+
+heddle_status hd_push_look(void *arg)
+{
+    return has_failed(arg) ? say_failure(arg) : HEDDLE_OK;
 }
 
 /* --- ends --------------------------------------------------------------------------------------------------------- */
@@ -157,7 +171,7 @@ static heddle_status run(hd_route *r, const void *src, void *dst, heddle_stream 
     hd_push *p = r->own;
     heddle_status st = HEDDLE_OK;
     int captures = 0;
-    if (stream == HEDDLE_NO_STREAM && hd_comm_sharers(p->comm).in_process > 1) {
+    if (stream == HEDDLE_NO_STREAM && p->sharers.in_process > 1) {
         return execute_waiting(p, src, dst);
     }
     HD_TRY(p->device->library->stream_captures(&captures, p->device->number, stream));
@@ -257,16 +271,6 @@ static void explain(hd_route_words *out, const hd_route *r)
 static void free_list(hd_push_list *list)
 {
     hd_free(list->list);
-}
-
-/* Here, or in another rank; without a sentence, which stays that of what failed. */
-static int has_failed(const hd_push *p)
-{
-    int failed = p->broken.status != HEDDLE_OK || atomic_load(p->view.alarm) != 0;
-    for (int i = 0; i < p->spec->nphases && p->report != NULL; i++) {
-        failed |= __atomic_load_n(&p->report[i].status, __ATOMIC_ACQUIRE) != HD_DEVICE_CAME;
-    }
-    return failed;
 }
 
 /* What a kernel may still touch stays the communicator's. Kernels of peers have ended when all went well; after a

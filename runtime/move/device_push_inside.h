@@ -38,7 +38,8 @@ typedef struct hd_push {
     const hd_device_kernels *kernels;
     const hd_route_spec *spec; /* the route's */
     int rank, nranks;
-    int most_blocks; /* of a launch */
+    hd_sharers sharers; /* of the device */
+    int most_blocks;    /* of a launch */
     hd_push_step step[HD_MAX_LEGS];
     char *memory; /* of the device: work, slots, sums, and a state per phase; peers write there */
     int64_t states_at;

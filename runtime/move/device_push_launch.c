@@ -36,8 +36,7 @@ static heddle_status clear(const hd_push *p, const hd_push_list *list, void *dst
 static int tell(const hd_push *p, hd_push_step *step, const void *at, int64_t bytes)
 {
     int all = 1;
-    const hd_sharers sharers = hd_comm_sharers(p->comm);
-    if (sharers.any_together && sharers.all < sharers.ranks &&
+    if (p->sharers.any_together && p->sharers.all < p->sharers.ranks &&
         p->device->library->ask_reached(&all, at, p->device->number) != HEDDLE_OK) {
         return 0;
     }

@@ -28,7 +28,7 @@ static heddle_status share_blocks(hd_push *p)
 {
     int all = 0;
     heddle_status st = p->device->library->blocks(&all, p->device->number);
-    p->most_blocks = all / hd_comm_sharers(p->comm).all;
+    p->most_blocks = all / p->sharers.all;
     return st;
 }
 
@@ -38,13 +38,12 @@ static heddle_status share_blocks(hd_push *p)
 static int meeting_blocks(const hd_push *p, const hd_push_step *step)
 {
     enum { FOR_LINKS = 32 };
-    const hd_sharers sharers = hd_comm_sharers(p->comm);
     int64_t all = 0, blocks = p->spec->options.device_blocks;
     for (int r = 0; r < p->nranks; r++) {
         all += step->sent_bytes[r];
     }
     const int64_t away = all - step->sent_bytes[p->rank];
-    if (blocks == 0 && sharers.all < sharers.ranks && away > 0) {
+    if (blocks == 0 && p->sharers.all < p->sharers.ranks && away > 0) {
         blocks = (int64_t)((double)FOR_LINKS * (double)all / (double)away);
     }
     return blocks > 0 && blocks < p->most_blocks ? (int)blocks : p->most_blocks;
@@ -59,9 +58,8 @@ static heddle_status check_blocks(const hd_push *p, const hd_push_list *list)
                : hd_fail(HEDDLE_ERR_UNSUPPORTED,
                          "rank %d: a %s needs %d blocks that run at the same time, but %d ranks share device %s, where "
                          "each has %d; %s %s",
-                         hd_comm_rank_name(p->comm, p->rank), p->spec->options.what, blocks,
-                         hd_comm_sharers(p->comm).all, p->device->name, p->most_blocks, p->spec->options.what,
-                         p->spec->options.line);
+                         hd_comm_rank_name(p->comm, p->rank), p->spec->options.what, blocks, p->sharers.all,
+                         p->device->name, p->most_blocks, p->spec->options.what, p->spec->options.line);
 }
 
 static heddle_status make_clear(hd_push_list *out, hd_push *p, const hd_copy *copy)
@@ -284,6 +282,7 @@ static heddle_status alloc_push(hd_push **out, hd_route *r)
         p->comm = r->comm;
         p->route = r;
         p->device = r->device;
+        p->sharers = hd_comm_sharers(r->comm);
         p->kernels = p->device->library->kernels;
         p->spec = &r->spec;
         p->rank = r->rank;

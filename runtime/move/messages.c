@@ -88,9 +88,6 @@ heddle_status hd_mail_build(hd_transfer *t, int packed)
     side_plan send = {0}, recv = {0};
     memset(mail, 0, sizeof *mail);
     mail->is_packed = packed;
-    if (!t->any_mail) {
-        return HEDDLE_OK;
-    }
     HD_TRY(survey(&send, t, 1));
     HD_TRY(survey(&recv, t, 0));
     HD_TRY(hd_alloc((void **)&mail->message, (size_t)(send.n + recv.n), sizeof(heddle_message), "messages"));

@@ -78,11 +78,7 @@ heddle_status hd_private_build(hd_transfer *t)
     heddle_status st = HEDDLE_OK;
     hd_private *p = &t->own;
     size_t nranks = (size_t)t->channel->nranks;
-    p->is_private = t->any_src && !hd_comm_shares_address_space(t->channel->comm);
-    p->used = p->is_private || t->any_staged;
-    if (!p->used) {
-        return HEDDLE_OK;
-    }
+    p->used = 1;
     HD_TRY(hd_alloc((void **)&p->piece_offset, nranks, sizeof(int64_t), "staging of a transfer"));
     memset(p->piece_offset, -1, nranks * sizeof(int64_t));
     if (p->is_private) {

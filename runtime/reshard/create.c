@@ -160,6 +160,18 @@ static void explain(heddle_reshard *plan)
     hd_copy_text(plan->why, sizeof plan->why, words.why);
 }
 
+/* Can trials tell anything? The same on every rank. Below some bytes the rule decides. */
+static int is_worth_trials(heddle_reshard *plan)
+{
+    enum { SMALLEST_BYTES = 16384 };
+    for (int r = 0; r < plan->nranks; r++) {
+        const int64_t bytes = hd_footprint_bytes(plan->facts[r].src_bytes, plan->facts[r].dst_bytes);
+        plan->largest_bytes = bytes > plan->largest_bytes ? bytes : plan->largest_bytes;
+    }
+    return plan->bare != NULL && plan->request.options.tuning == HEDDLE_TUNING_TRIALS &&
+           plan->largest_bytes >= SMALLEST_BYTES;
+}
+
 /* Collective. */
 static heddle_status make(heddle_reshard *plan)
 {
@@ -182,7 +194,7 @@ static heddle_status make(heddle_reshard *plan)
     spec.elem_bytes = (int64_t)plan->elem_bytes;
     HD_TRY(hd_route_create(&plan->route, plan->comm, &spec, make_phases(&spec, clear, plan)));
     plan->bare = plan->route->bare;
-    HD_TRY(plan->bare != NULL ? hd_plan_tune(plan) : HEDDLE_OK);
+    HD_TRY(is_worth_trials(plan) ? hd_plan_tune(plan) : HEDDLE_OK);
     explain(plan);
 out:
     for (int p = 0; p < HD_MAX_LEGS; p++) {

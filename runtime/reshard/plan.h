@@ -64,8 +64,8 @@ struct heddle_reshard {
     int64_t resets; /* of the communicator when it was started */
 
     /* information */
-    int64_t *bytes_to, *bytes_from; /* [nranks] */
-    int64_t plan_bytes;
+    int64_t *bytes_to, *bytes_from;    /* [nranks] */
+    int64_t plan_bytes, largest_bytes; /* sent by this rank; src and dst of the rank that has most */
     char path[32], kernel_name[32], trials[640], line_text[HEDDLE_LINE_BYTES], why[1152];
 };
 
@@ -84,7 +84,7 @@ void hd_plan_explain(heddle_reshard *plan, const char *before);
 enum { HD_WAY_NEAR = 1, HD_WAY_MESSAGES = 2 };
 int hd_plan_ways(const heddle_reshard *plan);
 /* Collective; every rank comes to the same result. The twin takes the request of the plan, dense and by rule; *out is
- * the plan itself when that is small enough, and *possible 0 when trials make no sense. */
+ * the plan itself when that is small enough, and *possible 0 when it cannot be made smaller. */
 heddle_status hd_twin_create(heddle_reshard **out, heddle_reshard *plan, int *possible);
 
 /* --- arguments of an execution (execute.c) ------------------------------------------------------------------------ */

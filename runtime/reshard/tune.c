@@ -341,10 +341,7 @@ heddle_status hd_plan_tune(heddle_reshard *plan)
 {
     heddle_status st = HEDDLE_OK;
     hd_trial t = {.plan = plan, .run = run_twin};
-    int possible = plan->request.options.tuning == HEDDLE_TUNING_TRIALS;
-    if (!possible) {
-        return HEDDLE_OK;
-    }
+    int possible = 0;
     HD_TRY(hd_twin_create(&t.twin, plan, &possible));
     if (!possible) {
         goto out;

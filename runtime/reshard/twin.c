@@ -3,7 +3,6 @@
 #include "runtime/reshard/plan.h"
 
 enum {
-    SMALLEST_BYTES = 16384,   /* below, the rule decides */
     FOOTPRINT_CACHES = 6,     /* of a twin, all ranks together; at three the cache still flatters some kernels */
     MIN_RANK_BYTES = 4 << 20, /* of a twin: src + dst of one rank */
     MAX_RANK_BYTES = 128 << 20
@@ -63,7 +62,7 @@ static int64_t limit_of(const heddle_reshard *plan)
 
 heddle_status hd_twin_create(heddle_reshard **out, heddle_reshard *plan, int *possible)
 {
-    int64_t bytes = 0, limit = INT64_MAX, mine = limit_of(plan);
+    int64_t limit = INT64_MAX, mine = limit_of(plan);
     heddle_status st = HEDDLE_OK;
     void *all = NULL;
     hd_request request = plan->request;
@@ -71,12 +70,10 @@ heddle_status hd_twin_create(heddle_reshard **out, heddle_reshard *plan, int *po
     HD_TRY(hd_comm_allgather_or_abort(plan->comm, &mine, all, sizeof mine));
     for (int r = 0; r < plan->nranks; r++) {
         limit = ((int64_t *)all)[r] < limit ? ((int64_t *)all)[r] : limit;
-        int64_t of_rank = hd_footprint_bytes(plan->facts[r].src_bytes, plan->facts[r].dst_bytes);
-        bytes = of_rank > bytes ? of_rank : bytes;
     }
-    *possible = bytes >= SMALLEST_BYTES;
+    *possible = 1;
     *out = plan;
-    if (!*possible || bytes <= limit) {
+    if (plan->largest_bytes <= limit) {
         goto out;
     }
     *possible = shrink(&request.line, limit);

@@ -40,17 +40,21 @@ static heddle_status check_same_shape(const passage *p, const heddle_tensor *x, 
     return st == HEDDLE_OK ? st : hd_fail_prefix(st, "%s '%s'", p->verb, p->stage);
 }
 
+static int name_of_own(const heddle_session *session)
+{
+    return hd_comm_rank_name(session->comm, session->rank);
+}
+
 /* The local part that x describes lies within capacity_bytes. */
 static heddle_status check_memory(const passage *p, const heddle_tensor *x, const char *tensor,
                                   const hd_session_side *side, int is_written)
 {
-    const int rank = hd_comm_rank_name(p->session->comm, p->session->rank);
     if (p->session->dry_run || side->elems == 0) {
         return HEDDLE_OK;
     }
     if (x->data == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "%s '%s': %s->data is NULL on rank %d, which holds %lld elements", p->verb,
-                       p->stage, tensor, rank, (long long)side->elems);
+                       p->stage, tensor, name_of_own(p->session), (long long)side->elems);
     }
     int64_t bytes = 0;
     heddle_status st = hd_box_reach(&bytes, &side->box, x->stride_elems, &x->shape, is_written);
@@ -61,8 +65,8 @@ static heddle_status check_memory(const passage *p, const heddle_tensor *x, cons
     if ((uint64_t)bytes > x->capacity_bytes) {
         return hd_fail(HEDDLE_ERR_ARG,
                        "%s '%s': rank %d's part ends at element %lld, but %s->capacity_bytes %zu holds only %zu",
-                       p->verb, p->stage, rank, (long long)(bytes / elem_bytes), tensor, x->capacity_bytes,
-                       x->capacity_bytes / (size_t)elem_bytes);
+                       p->verb, p->stage, name_of_own(p->session), (long long)(bytes / elem_bytes), tensor,
+                       x->capacity_bytes, x->capacity_bytes / (size_t)elem_bytes);
     }
     return HEDDLE_OK;
 }
