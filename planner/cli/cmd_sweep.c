@@ -1,23 +1,20 @@
 /* heddle sweep: plans for many numbers of ranks, or many extents of a dim. */
 #include "planner/report/text.h"
+#include "range.h"
 #include "rows.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { POINTS_AT_MOST = 4096, SIZES_BYTES = 256 };
-
-typedef struct range {
-    long long value[POINTS_AT_MOST];
-    int count;
-} range;
+enum { SIZES_BYTES = 256, RANKS_AT_MOST = 1 << 20 };
 
 typedef struct sweep {
     cli_question q;
-    range ranks, extents;
+    cli_range ranks, extents;
     char fixed[SIZES_BYTES], dim[32]; /* of --size: what does not change, and the dim that does; "": none */
     plan_row *row;
     int rows;
@@ -25,44 +22,11 @@ typedef struct sweep {
 
 /* --- ranges ------------------------------------------------------------------------------------------------------- */
 
-/* "1..64", "8..64:8", "1,2,4", "16"; 0: it is none of them, or too long. */
-static int read_range(range *out, const char *text)
-{
-    out->count = 0;
-    while (*text != '\0') {
-        long long first = 0, last = 0, step = 1;
-        int used = 0;
-        if (sscanf(text, "%lld..%lld%n", &first, &last, &used) == 2 && used > 0) {
-            text += used;
-            if (*text == ':' && (sscanf(text, ":%lld%n", &step, &used) != 1 || step < 1)) {
-                return 0;
-            }
-            text += *text == ':' ? used : 0;
-        } else if (sscanf(text, "%lld%n", &first, &used) == 1) {
-            last = first;
-            text += used;
-        } else {
-            return 0;
-        }
-        if (first < 1 || last < first || last > 1LL << 40 || (last - first) / step >= POINTS_AT_MOST - out->count) {
-            return 0;
-        }
-        for (long long v = first; v <= last; v += step) {
-            out->value[out->count++] = v;
-        }
-        if (*text != ',' && *text != '\0') {
-            return 0;
-        }
-        text += *text == ',';
-    }
-    return out->count > 0;
-}
-
 static int refuse_range(const char *option, const char *text)
 {
     return cli_usage_error("--%s wants FIRST..LAST, FIRST..LAST:STEP or numbers with commas, at most %d of them, not "
                            "'%s'",
-                           option, POINTS_AT_MOST, text);
+                           option, CLI_RANGE_POINTS, text);
 }
 
 /* "t=15..120:15,s=405": the part with the dots is swept. */
@@ -84,7 +48,7 @@ static int read_sizes(sweep *s, const char *sizes)
                 return cli_usage_error("--size %s: one dim can be swept, found %s and %s", sizes, s->dim, part);
             }
             snprintf(s->dim, sizeof s->dim, "%s", part);
-            if (!read_range(&s->extents, value + 1)) {
+            if (!cli_read_range(&s->extents, value + 1, LLONG_MAX)) {
                 return refuse_range("size", value + 1);
             }
         } else {
@@ -155,7 +119,7 @@ static int set_points(sweep *s, const cli_arguments *a)
     if (a->sweep != NULL && a->mesh != NULL) {
         return cli_usage_error("heddle sweep wants either -n, all meshes of these numbers of ranks, or --mesh");
     }
-    if (a->sweep != NULL && (!read_range(&s->ranks, a->sweep) || s->ranks.value[s->ranks.count - 1] > 1 << 20)) {
+    if (a->sweep != NULL && !cli_read_range(&s->ranks, a->sweep, RANKS_AT_MOST)) {
         return refuse_range("ranks", a->sweep);
     }
     if (a->sweep != NULL) {

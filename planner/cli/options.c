@@ -263,7 +263,7 @@ int cli_parse(cli_arguments *out, const cli_command *command, int first, int arg
             return refuse(command, option, argv[optind - 1]);
         }
         const int row = option == 'h' ? help : option == 'o' ? output : option == 'n' ? ranks : option - CHAR_MAX - 1;
-        optarg += option == 'n' && *optarg == '='; /* -n=8 */
+        optarg = option == 'n' && *optarg == '=' ? optarg + 1 : optarg; /* -n=8 */
         code = take(out, &cli_options[row], optarg);
     }
     return code != CLI_OK || out->help ? code : take_operand(out, argc - optind, argv + optind);

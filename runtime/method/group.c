@@ -64,6 +64,37 @@ static int ranks_over(const heddle_mesh *mesh, const heddle_layout *layout, unsi
     return n;
 }
 
+/* Of the blocks that `axes` cut from `extent`, the first of them first, those that are not empty. */
+static int64_t full_blocks(int64_t extent, const heddle_mesh *mesh, const int *axes, int count)
+{
+    if (extent == 0 || count == 0) {
+        return extent > 0;
+    }
+    const int64_t n = mesh->axis[axes[0]].size, longer = extent % n;
+    return longer * full_blocks(extent / n + 1, mesh, axes + 1, count - 1) +
+           (n - longer) * full_blocks(extent / n, mesh, axes + 1, count - 1);
+}
+
+/* The largest block of dim d, and how many are not empty. Even ones are not looked at one by one: the first is the
+ * largest. */
+static int64_t longest_block(int64_t *full, const hd_method_group *g, const heddle_mesh *mesh,
+                             const heddle_layout *layout, int d)
+{
+    int axes[HEDDLE_MAX_AXES], is_even = 1;
+    const int count = axes_of(axes, mesh, layout, 1U << d), n = ranks_over(mesh, layout, 1U << d);
+    int64_t longest = 0;
+    for (int i = 0; i < count; i++) {
+        is_even = is_even && hd_layout_blocks(layout, axes[i]) == NULL;
+    }
+    *full = is_even ? full_blocks(g->shape->dim[d].extent, mesh, axes, count) : 0;
+    for (int i = 0; i < (is_even ? 1 : n); i++) {
+        const int64_t length = length_at(g, mesh, layout, 1U << d, i);
+        longest = length > longest ? length : longest;
+        *full += !is_even && length > 0;
+    }
+    return longest;
+}
+
 /* A fibre for every combination of the other dims: sums, largest and non-empty blocks are products over the dims. */
 static void count_fibres(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
 {
@@ -71,20 +102,13 @@ static void count_fibres(hd_method_group *g, const heddle_mesh *mesh, const hedd
     __int128 busy = heddle_mesh_size(mesh) / g->n;
     g->fibres_total = 1;
     for (int d = 0; d < g->shape->ndim - 1; d++) {
-        int64_t longest = 0;
-        int full = 0;
-        int n = ranks_over(mesh, layout, 1U << d);
+        int64_t full = 0;
         if (is_mixed(&g->stage, d)) {
             continue;
         }
-        for (int i = 0; i < n; i++) {
-            int64_t length = length_at(g, mesh, layout, 1U << d, i);
-            longest = length > longest ? length : longest;
-            full += length > 0;
-        }
-        most *= longest;
+        most *= longest_block(&full, g, mesh, layout, d);
         g->fibres_total *= g->shape->dim[d].extent;
-        busy = busy / n * full;
+        busy = busy / ranks_over(mesh, layout, 1U << d) * full;
     }
     g->fibres_max = hd_saturated(most);
     g->busy_groups = (int64_t)busy;

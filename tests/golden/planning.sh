@@ -37,6 +37,9 @@ says "a bare mesh" 2 "a mesh is said as --mesh sp=16, an extent as --size sp=16"
 says "a method alone" 2 "or *=ring for every stage, found 'ring'" plan hunyuanvideo -n 8 --method ring
 says "no command" 2 "unknown command 'plans': did you mean plan?" plans hunyuanvideo
 says "a model alone" 2 "unknown command 'hunyuanvideo', which is a model: heddle plan hunyuanvideo -n 8" hunyuanvideo
+for range in 2000000,4 1099511627776,4 1..5:9223372036854775807 16..1 1-16 1..16:0 1..99999999999999999999 ,; do
+    says "sweep -n $range" 2 "--ranks wants FIRST..LAST, FIRST..LAST:STEP or numbers with commas" sweep stdit3-xl2 -n $range
+done
 says "letters are missing" 2 "did you mean --json?" plan hunyuanvideo -n 2 --jsn
 says "gigabytes" 0 "objective time" plan hunyuanvideo -n 16 --memory "80 GiB" $two
 says "of 1000" 3 "76000000 are allowed" plan hunyuanvideo -n 16 --memory 76MB $two

@@ -236,15 +236,19 @@ HD_CASE(refuses_with_reasons)
     heddle_model_destroy(model);
 }
 
-/* A search that would take hours is refused with its size, not begun. */
+/* A search that would take hours is refused with its size, not begun: here under a cap, where no faster one is tried. */
 HD_CASE(refuses_what_takes_too_long)
 {
     heddle_model *model =
         attention_model("t: 8, h: 8, w: 8, d: 8, e: 8, c: {size: 4, role: channel}", "t, h, w, d, e, c", "thwde", 1);
     heddle_schedule *s = NULL;
     heddle_mesh mesh;
+    heddle_plan_options options;
+    heddle_plan_options_init(&options);
+    options.training = 1;
+    options.memory_bytes = 1LL << 50;
     HD_OK(heddle_mesh_parse(&mesh, "[a=2 b=2 i=2 j=65536]"));
-    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, heddle_plan(&s, model, &mesh, NULL));
+    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, heddle_plan(&s, model, &mesh, &options));
     assert_non_null(strstr(heddle_last_error(), "on 524288 ranks are "));
     assert_non_null(strstr(heddle_last_error(), "steps of search; at most 4e+09 are taken"));
     assert_null(s);
@@ -270,9 +274,10 @@ static double waste_at(const heddle_schedule *schedule, int stage)
 HD_CASE(no_stage_wastes_more_than_allowed)
 {
     static const char *const meshes[] = {"[sp=4]", "[sp=7]", "[a=2 b=3]"};
+    enum { NTRIALS = 200 };
     int made = 0;
     int refused = 0;
-    for (int trial = 0; trial < 600; trial++) {
+    for (int trial = 0; trial < NTRIALS; trial++) {
         heddle_model *model = video(1 + below(40), 1 + below(40), 8, 2);
         heddle_schedule *s = NULL;
         heddle_plan_options options;
@@ -293,8 +298,8 @@ HD_CASE(no_stage_wastes_more_than_allowed)
         heddle_schedule_destroy(s);
         heddle_model_destroy(model);
     }
-    assert_int_equal(made + refused, 600);
-    assert_true(made > 100 && refused > 100);
+    assert_int_equal(made + refused, NTRIALS);
+    assert_true(made > 30 && refused > 30);
 }
 
 /* Processor time of the fastest of a few plans, in milliseconds. */

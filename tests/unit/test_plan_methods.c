@@ -2,14 +2,15 @@
 #include "case.h"
 #include "plan_maker.h"
 
-#include "runtime/base/base.h"
 #include "runtime/schedule/schedule_internal.h"
 
 #include <heddle/attention.h>
 #include <heddle/linear_attention.h>
 #include <heddle/planner.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* Names and their kinds are the runtime's. */
 HD_CASE(knows_every_method)
@@ -283,18 +284,18 @@ HD_CASE(is_fast)
     static const char *const meshes[] = {"[a=4 b=2]", "[sp=64]", "[node=8 gpu=8]"};
     for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
         for (int backward = 0; backward < 2; backward++) {
-            int64_t best_ns = INT64_MAX;
+            double best_ms = INFINITY;
             for (int k = 0; k < 5; k++) {
                 heddle_schedule *s = NULL;
-                int64_t start_ns = hd_now_ns();
+                clock_t start = clock(); /* processor time: others may run beside this */
                 HD_OK(try_plan(&s, model, meshes[i], NULL, backward));
-                int64_t ns = hd_now_ns() - start_ns;
-                best_ns = ns < best_ns ? ns : best_ns;
+                double ms = (double)(clock() - start) * 1e3 / CLOCKS_PER_SEC;
+                best_ms = ms < best_ms ? ms : best_ms;
                 heddle_schedule_destroy(s);
             }
             print_message("128 layers of 10 stages on %s%s: %.3f ms\n", meshes[i], backward ? ", backward" : "",
-                          (double)best_ns / 1e6);
-            assert_true(best_ns < 100 * 1000 * 1000); /* 10 ms is the aim; sanitizers are slow */
+                          best_ms);
+            assert_true(best_ms < 100); /* 10 ms is the aim; sanitizers are slow */
         }
     }
     heddle_model_destroy(model);
