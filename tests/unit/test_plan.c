@@ -236,7 +236,7 @@ HD_CASE(refuses_with_reasons)
     heddle_model_destroy(model);
 }
 
-/* A search that would take hours is refused with its size, not begun: here under a cap, where no faster one is tried. */
+/* A search that would take hours is refused with its size, not begun: under a cap, where no faster one is tried. */
 HD_CASE(refuses_what_takes_too_long)
 {
     heddle_model *model =
