@@ -1,7 +1,8 @@
-/* Sends between two ranks, pipelines and sums of small data on a device, by every wire: in the order of a stream, from
- * and to either memory. */
+/* Sends between two ranks, pipelines, sums of small data and what a dense pair moves on a device, by every wire: in the
+ * order of a stream, from and to either memory. */
 #include "nccl_sim.h"
 
+#include <heddle/train/dense_pair.h>
 #include <heddle/train/pipeline.h>
 
 #include <pthread.h>
@@ -161,6 +162,57 @@ out:
     return st;
 }
 
+/* Element i of all: i on the rank that has it, or (rank + 1) i on every rank, to be added up. */
+static heddle_status gathers_or_scatters(arrays *a, const char *text, int adds)
+{
+    heddle_status st;
+    heddle_reshard *plan = NULL;
+    heddle_reshard_line line;
+    heddle_reshard_options options;
+    const int rank = heddle_comm_rank(a->comm), own_at = rank * WORDS / N;
+    float *const src = (float *)(void *)a->here[0], *const dst = (float *)(void *)a->here[1];
+    heddle_reshard_options_init(&options);
+    options.space = HEDDLE_SPACE_DEVICE;
+    options.device = heddle_comm_device(a->comm);
+    HD_TRY(heddle_reshard_parse(&line, text));
+    HD_TRY(heddle_reshard_create_line(&plan, a->comm, &line, &options));
+    for (int i = 0; i < WORDS; i++) {
+        src[i] = (float)(adds ? (rank + 1) * i : own_at + i);
+    }
+    HD_TRY(device_copy(a->comm, a->there[0], src, BYTES, a->stream));
+    HD_TRY(heddle_reshard_execute(plan, a->there[0], a->there[1], a->stream));
+    HD_TRY(device_settle(a->comm, a->stream));
+    HD_TRY(device_copy_now(a->comm, dst, a->there[1], BYTES));
+    for (int i = 0; i < (adds ? WORDS / N : WORDS); i++) {
+        CHECK(dst[i] == (float)(adds ? 3 * (own_at + i) : i));
+    }
+    st = heddle_comm_barrier(a->comm);
+out:
+    heddle_reshard_destroy(plan);
+    return st;
+}
+
+/* Its products are the CPU's, so a pair is refused there; around them are two reshards. */
+static heddle_status moves_of_a_pair(arrays *a)
+{
+    heddle_status st;
+    heddle_dense_pair *pair = NULL;
+    heddle_reshard_line line;
+    heddle_dense_pair_options options;
+    heddle_dense_pair_options_init(&options);
+    options.hidden = 8;
+    options.space = HEDDLE_SPACE_DEVICE;
+    options.device = heddle_comm_device(a->comm);
+    HD_TRY(heddle_reshard_parse(&line, "f32[n=50 c=100] on [tp=2]: n@tp -> *"));
+    CHECK(heddle_dense_pair_create(&pair, a->comm, &line.shape, &line.mesh, &line.from, 0, &options) ==
+          HEDDLE_ERR_UNSUPPORTED);
+    CHECK(says("a dense pair: memory of device") || says("oneDNN"));
+    HD_TRY(gathers_or_scatters(a, "f32[n=50 c=100] on [tp=2]: n@tp -> *", 0));
+    st = gathers_or_scatters(a, "f32[n=50 c=100] on [tp=2]: sum@tp -> n@tp", 1);
+out:
+    return st;
+}
+
 /* --- what goes wrong ---------------------------------------------------------------------------------------------- */
 
 /* A stream that is being captured, memory of the peer's device, and other sizes: both stay usable. */
@@ -254,6 +306,11 @@ HD_CASE(through_a_pipeline)
 HD_CASE(added_up)
 {
     on_wires(sums, 20000);
+}
+
+HD_CASE(around_a_dense_pair)
+{
+    on_wires(moves_of_a_pair, 20000);
 }
 
 HD_CASE(refused)
