@@ -162,7 +162,7 @@ static const heddle_mesh meshes[] = {
 /* Hosts as they are, one that is pretended, and two. */
 static void on_meshes(heddle_rank_main fn)
 {
-    for (size_t t = 0; t < sizeof transports / sizeof transports[0]; t++) {
+    for (size_t t = 0; t < (HD_SEES_PROCESSES ? sizeof transports / sizeof transports[0] : 1); t++) {
         for (size_t m = 0; m < sizeof meshes / sizeof meshes[0]; m++) {
             for (int hosts = 0; hosts <= 2; hosts++) {
                 heddle_comm_options options;

@@ -44,7 +44,7 @@ static void check_options(heddle_comm *comm, const heddle_block_options *options
 static void check_all(heddle_stage_kind kind)
 {
     heddle_comm *comm = alone();
-    for (int bits = 0; bits < (kind == HEDDLE_STAGE_ATTENTION ? 16 : 4); bits++) {
+    for (int bits = 0; bits < (kind == HEDDLE_STAGE_ATTENTION ? 16 : 4); bits += hd_step()) {
         heddle_block_options options = options_by_bits(kind, bits);
         options.heads = kind == HEDDLE_STAGE_MLP ? 1 : 3; /* of 16 channels */
         if (kind != HEDDLE_STAGE_ATTENTION) {

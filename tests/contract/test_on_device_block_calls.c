@@ -174,7 +174,8 @@ static void check_graph(heddle_comm *comm, const device_sim *sim, const heddle_b
     HD_OK(sim->capture(p.stream, 0));
     HD_OK(enqueue(&p));
     HD_OK(sim->record(p.stream, &graph));
-    for (int i = 0; i < 20; i++) {
+    const int replays = hd_rounds(20);
+    for (int i = 0; i < replays; i++) {
         pass_fill(&p);
         HD_OK(sim->replay(graph, p.stream));
         HD_OK(device_settle(comm, p.stream));
@@ -267,7 +268,7 @@ out:
 
 /* ThreadSanitizer makes kernels a hundred times as slow, and there is one thread to see: the other builds try all. */
 #ifdef __SANITIZE_THREAD__
-enum { APART = 300 };
+enum { APART = 500 };
 #else
 enum { APART = 1 };
 #endif

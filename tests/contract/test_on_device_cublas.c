@@ -277,6 +277,13 @@ static heddle_status choose_with(const fixture *f, const heddle_product *of, int
     return st;
 }
 
+/* ThreadSanitizer makes kernels a hundred times as slow, and there is one thread to see: the other builds try all. */
+#ifdef __SANITIZE_THREAD__
+enum { APART = 15 };
+#else
+enum { APART = 1 };
+#endif
+
 static void every_call_may_fail_of(int is_cuda)
 {
     fixture f = begin("rg");
@@ -286,14 +293,14 @@ static void every_call_may_fail_of(int is_cuda)
         HD_OK(choose_with(&f, &of, 0, is_cuda));
         calls = is_cuda ? f.device_sim.calls() - calls : 90;
         assert_true(calls > 20 && calls < 1000);
-        for (int64_t n = 1; n <= calls; n += is_cuda ? 1 + 4 * (kind > 0) : 1) {
+        for (int64_t n = 1; n <= calls; n += is_cuda && APART == 1 ? 1 + 4 * (kind > 0) : APART) {
             const int64_t before = f.device_sim.device_bytes(); /* of those that could not be freed */
             heddle_status st = choose_with(&f, &of, n, is_cuda);
             assert_true(st == HEDDLE_OK || says("failed with error 2") || says("cuBLAS: cublasLt"));
             failed += st != HEDDLE_OK;
             assert_true(st == HEDDLE_OK || f.device_sim.device_bytes() == before);
         }
-        assert_true(failed > (is_cuda ? calls / 10 : 60));
+        assert_true(failed > (APART > 1 ? 0 : is_cuda ? calls / 10 : 60));
     }
     hd_products_close(f.products);
     hd_device_close(f.device);

@@ -247,9 +247,9 @@ HD_CASE(refuses_what_takes_too_long)
     heddle_plan_options_init(&options);
     options.training = 1;
     options.memory_bytes = 1LL << 50;
-    HD_OK(heddle_mesh_parse(&mesh, "[a=2 b=2 i=2 j=65536]"));
+    HD_OK(heddle_mesh_parse(&mesh, "[a=2 b=2 i=2 j=16384]"));
     HD_FAILS(HEDDLE_ERR_UNSUPPORTED, heddle_plan(&s, model, &mesh, &options));
-    assert_non_null(strstr(heddle_last_error(), "on 524288 ranks are "));
+    assert_non_null(strstr(heddle_last_error(), "on 131072 ranks are "));
     assert_non_null(strstr(heddle_last_error(), "steps of search; at most 4e+09 are taken"));
     assert_null(s);
     heddle_model_destroy(model);
@@ -302,11 +302,11 @@ HD_CASE(no_stage_wastes_more_than_allowed)
     assert_true(made > 30 && refused > 30);
 }
 
-/* Processor time of the fastest of a few plans, in milliseconds. */
-static double plan_ms(const heddle_model *model, const char *mesh, int tries)
+/* Processor time of the fastest of a few plans, in milliseconds; of the first that is fast enough. */
+static double plan_ms(const heddle_model *model, const char *mesh, int tries, double most_ms)
 {
     double best_ms = INFINITY;
-    for (int k = 0; k < tries; k++) {
+    for (int k = 0; k < tries && best_ms >= most_ms; k++) {
         clock_t start = clock();
         heddle_schedule *s = plan_local(model, mesh, NULL, NULL);
         double ms = (double)(clock() - start) * 1e3 / CLOCKS_PER_SEC;
@@ -320,7 +320,7 @@ static double plan_ms(const heddle_model *model, const char *mesh, int tries)
 static void plans_within(double most_ms, heddle_model *model, const char *const meshes[3], int tries)
 {
     for (int i = 0; i < 3; i++) {
-        double ms = plan_ms(model, meshes[i], tries);
+        double ms = plan_ms(model, meshes[i], tries, most_ms);
         print_message("on %s: %.3f ms\n", meshes[i], ms);
         assert_true(ms < most_ms);
     }
