@@ -87,11 +87,10 @@ static heddle_status gather(candidates *c, hd_search *s)
     const hd_method *method = NULL;
     for (int i = 0; i < s->nstates; i++) {
         hd_method_group group;
-        HD_TRY(hd_method_group_make(&group, &s->m->shape, &s->mesh, &s->layout[i], mixes));
+        hd_method_group_begin(&group, &s->m->shape, &s->mesh, &s->layout[i], mixes);
         for (int k = 0; st == HEDDLE_OK && (method = hd_method_of(mixes, k)) != NULL; k++) {
             st = try_method(c, s, i, &group, method);
         }
-        hd_method_group_free(&group);
         HD_TRY(st);
     }
     c->best = c->best_local = INT64_MAX;

@@ -82,12 +82,16 @@ static heddle_status survey(best_mesh *b, const heddle_mesh *mesh)
 {
     heddle_status st = HEDDLE_OK;
     hd_search s = {0};
-    int64_t floor = 0;
+    hd_cost floor = {{0}};
+    int64_t near = 0;
     HD_TRY(hd_grow((void **)&b->candidate, &b->capacity, b->ncandidates, sizeof *b->candidate, "meshes"));
     HD_TRY(hd_search_open(&s, b->model, mesh, b->options, &b->prices));
-    HD_TRY(s.aim.objective != HD_OBJECTIVE_MEMORY ? hd_search_near_floor(&floor, &s) : HEDDLE_OK);
-    const hd_cost cost = {{floor}};
-    b->candidate[b->ncandidates++] = (candidate){*mesh, b->seen++, scaled(&s, &cost, heddle_mesh_size(mesh)).part[0]};
+    if (s.aim.objective != HD_OBJECTIVE_MEMORY) {
+        HD_TRY(hd_search_near_floor(&near, &s));
+        floor = hd_search_floor(&s);
+        floor.part[0] = near > floor.part[0] ? near : floor.part[0];
+    }
+    b->candidate[b->ncandidates++] = (candidate){*mesh, b->seen++, scaled(&s, &floor, heddle_mesh_size(mesh)).part[0]};
 out:
     hd_search_close(&s);
     if (is_about_this_mesh(st)) {

@@ -175,7 +175,7 @@ static void judge(hd_method_group *g, const heddle_mesh *mesh, const heddle_layo
 static heddle_status list_members(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
 {
     int64_t text = g->stage.joined_rows;
-    heddle_status st = hd_method_group_members(g, g->n, g->naxes == 2 ? mesh->axis[g->axis[1]].size : 1);
+    heddle_status st = hd_method_group_members(g, g->n, g->inner);
     if (st != HEDDLE_OK) {
         return st;
     }
@@ -245,24 +245,23 @@ out:
     return st;
 }
 
-/* A stage on a layout, as its methods see it. Where no method can run (why_not) only what local needs is filled in. */
-heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *shape, const heddle_mesh *mesh,
-                                   const heddle_layout *layout, const hd_method_stage *stage)
+void hd_method_group_begin(hd_method_group *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                           const heddle_layout *layout, const hd_method_stage *stage)
 {
-    heddle_status st = HEDDLE_OK;
     memset(out, 0, sizeof *out);
     out->shape = shape;
     out->stage = *stage;
     out->n = 1;
     if (stage->dim < 0) {
-        return HEDDLE_OK;
+        return;
     }
     out->naxes = hd_method_axes(out->axis, mesh, layout, mixed_dims(stage), 2);
     out->n = ranks_over(mesh, layout, mixed_dims(stage));
     judge(out, mesh, layout);
     if (out->why_not[0] != '\0') {
-        return HEDDLE_OK;
+        return;
     }
+    out->inner = out->naxes == 2 ? mesh->axis[out->axis[1]].size : 1;
     out->heads = stage->heads;
     out->kv_heads = stage->kv_heads > 0 ? stage->kv_heads : stage->heads;
     out->heads_a_kv_head = out->heads / out->kv_heads;
@@ -271,6 +270,17 @@ heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *sha
     out->width_v = out->padded_width_v = out->width;
     out->elem_bytes = (int64_t)heddle_dtype_bytes(shape->dtype);
     out->real_bytes = shape->dtype == HEDDLE_F64 ? 8 : 4;
+}
+
+/* A stage on a layout, as its methods see it. Where no method can run (why_not) only what local needs is filled in. */
+heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                                   const heddle_layout *layout, const hd_method_stage *stage)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_method_group_begin(out, shape, mesh, layout, stage);
+    if (stage->dim < 0 || out->why_not[0] != '\0') {
+        return HEDDLE_OK;
+    }
     HD_TRY(list_members(out, mesh, layout));
     HD_TRY(list_halo(out, mesh, layout));
     count_fibres(out, mesh, layout);

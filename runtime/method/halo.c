@@ -68,6 +68,15 @@ static hd_seen both(hd_seen x, hd_seen y)
                      x.received_from * y.received_from};
 }
 
+/* Does part `other` of the outer dim have tokens that the windows of part m reach, or the other way round? */
+static int may_see(const hd_halo *r, int m, int other)
+{
+    const int64_t *start = r->along[0].start, far = larger(r->along[0].back, r->along[0].ahead);
+    const int me = r->along[0].place[m], there = r->along[0].place[other];
+    return r->along[0].place[m + 1] > me && r->along[0].place[other + 1] > there &&
+           start[there] < start[me + 1] + far && start[there + 1] > start[me] - far;
+}
+
 hd_seen hd_halo_seen(const hd_halo *halo, int member, hd_members among)
 {
     const int inner = halo->count > 1 ? halo->along[1].parts : 1;
@@ -77,6 +86,9 @@ hd_seen hd_halo_seen(const hd_halo *halo, int member, hd_members among)
         sum = along(halo, 0, member, among.first, among.count);
     }
     for (int row = among.first / inner; halo->count > 1 && row * inner < end; row++) {
+        if (!may_see(halo, member / inner, row)) {
+            continue;
+        }
         const int first = (int)larger(among.first - row * inner, 0), last = (int)smaller(end - row * inner, inner);
         const hd_seen here =
             both(along(halo, 0, member / inner, row, 1), along(halo, 1, member % inner, first, last - first));

@@ -37,28 +37,61 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* sent, received: of one fibre. */
-static void count(hd_link_bytes *out, __int128 sent, __int128 received, int64_t fibres, __int128 fibres_total)
+/* sent, received: of one fibre of one member of `times`. */
+static void count(hd_link_bytes *out, __int128 sent, __int128 received, int64_t fibres, __int128 fibres_total,
+                  int times)
 {
     out->sent_max = larger(out->sent_max, hd_saturated((__int128)fibres * hd_saturated(sent)));
     out->received_max = larger(out->received_max, hd_saturated((__int128)fibres * hd_saturated(received)));
     __int128 total = (__int128)hd_saturated(fibres_total) * hd_saturated(sent);
-    out->total = hd_add_saturated(out->total, hd_saturated(total));
+    out->total = hd_add_saturated(out->total, hd_saturated((__int128)times * hd_saturated(total)));
 }
 
-static void count_member(hd_link_bytes *forward, hd_link_bytes *backward, const hd_method *method,
-                         const hd_method_group *group, const hd_levels *levels, int base, int member, int64_t fibres,
-                         __int128 fibres_total)
+static void count_members(hd_link_bytes *forward, hd_link_bytes *backward, const hd_method *method,
+                          const hd_method_group *group, const hd_levels *levels, int base, int member, int times,
+                          int64_t fibres, __int128 fibres_total)
 {
     hd_sends below = {0, 0, 0, 0, 0, 0};
     for (int level = 0; level < levels->count; level++) {
         hd_sends s;
         hd_method_sends(&s, method, group, member, members_within(group, base, member, levels->within[level]));
         count(&forward[level], s.forward_bytes - below.forward_bytes, s.forward_received - below.forward_received,
-              fibres, fibres_total);
+              fibres, fibres_total, times);
         count(&backward[level], s.backward_bytes - below.backward_bytes, s.backward_received - below.backward_received,
-              fibres, fibres_total);
+              fibres, fibres_total, times);
         below = s;
+    }
+}
+
+/* At every level a member shares a set with the one before it, and so do their neighbours in a ring of `spread` members
+ * each; or each has a set of its own. */
+static int sets_are_alike(const hd_method_group *group, const hd_levels *levels, int base, int member, int spread)
+{
+    const int64_t pair[] = {member, (member + spread) % group->n, (member + group->n - spread) % group->n};
+    for (int level = 0; level < levels->count; level++) {
+        const int64_t within = levels->within[level];
+        for (int i = 0; i < 3 && within > group->stride; i++) {
+            const int64_t rank = base + pair[i] * group->stride;
+            if (rank / within != (rank - group->stride) / within) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+/* Members that are like the one before them are counted with it. */
+static void count_group(hd_link_bytes *forward, hd_link_bytes *backward, const hd_method *method,
+                        const hd_method_group *group, const hd_levels *levels, int base, int64_t fibres,
+                        __int128 fibres_total)
+{
+    const int spread = hd_group_spread(method, group);
+    for (int m = 0, next = 0; m < group->n; m = next) {
+        for (next = m + 1; next < group->n && hd_method_sends_alike(method, group, next) &&
+                           sets_are_alike(group, levels, base, next, spread);) {
+            next++;
+        }
+        count_members(forward, backward, method, group, levels, base, m, next - m, fibres, fibres_total);
     }
 }
 
@@ -93,16 +126,14 @@ void hd_method_links(hd_link_bytes *forward, hd_link_bytes *backward, const hd_m
         return;
     }
     if (hd_levels_nest(levels, mesh)) {
-        for (int m = 0; m < group->n; m++) {
-            count_member(forward, backward, method, group, levels, 0, m, group->fibres_max, group->fibres_total);
-        }
+        count_group(forward, backward, method, group, levels, 0, group->fibres_max, group->fibres_total);
         return;
     }
     for (int rank = heddle_mesh_size(mesh) - 1; rank >= 0; rank--) {
         int is_first = 0;
         int64_t fibres = fibres_of(&is_first, group, mesh, layout, rank);
-        for (int m = 0; is_first && m < group->n; m++) {
-            count_member(forward, backward, method, group, levels, rank, m, fibres, fibres);
+        if (is_first) {
+            count_group(forward, backward, method, group, levels, rank, fibres, fibres);
         }
     }
 }

@@ -106,8 +106,24 @@ static int is_like_the_last(const hd_method_group *g, int member, int spread)
     if (member == 0 || g->halo.count > 0 || hd_group_rows(g, member, 1) != hd_group_rows(g, member - 1, 1)) {
         return 0;
     }
-    hd_head_part a = hd_group_part(g, spread, member % spread), b = hd_group_part(g, spread, (member - 1) % spread);
-    return spread == 1 || (member % spread > 0 && a.nq == b.nq && a.nkv == b.nkv);
+    const int index = member % spread;
+    if (spread == 1 || index == 0) {
+        return spread == 1;
+    }
+    hd_head_part a = hd_group_part(g, spread, index), b = hd_group_part(g, spread, index - 1);
+    return a.nq == b.nq && a.nkv == b.nkv;
+}
+
+/* The rings' neighbours of both have as many rows, too. */
+int hd_method_sends_alike(const hd_method *method, const hd_method_group *g, int member)
+{
+    if (method->states != NULL || g->projected_length > 0 || member < 2 || member + 1 >= g->n) {
+        return 0;
+    }
+    const int spread = hd_group_spread(method, g);
+    const int64_t rows = hd_group_rows(g, member, 1);
+    return is_like_the_last(g, member, spread) &&
+           (spread > 1 || (hd_group_rows(g, member + 1, 1) == rows && hd_group_rows(g, member - 2, 1) == rows));
 }
 
 /* What the busiest rank holds and does. */
@@ -146,9 +162,11 @@ void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_meth
     if (method == &hd_method_local) {
         return;
     }
+    hd_sends one = most;
     for (int m = 0; m < group->n; m++) {
-        hd_sends one;
-        hd_method_sends(&one, method, group, m, hd_group_all(group));
+        if (!hd_method_sends_alike(method, group, m)) {
+            hd_method_sends(&one, method, group, m, hd_group_all(group));
+        }
         most.forward_bytes = one.forward_bytes > most.forward_bytes ? one.forward_bytes : most.forward_bytes;
         most.backward_bytes = one.backward_bytes > most.backward_bytes ? one.backward_bytes : most.backward_bytes;
         all.forward_bytes += one.forward_bytes;

@@ -164,6 +164,9 @@ const hd_method *hd_method_find_of(const hd_method_stage *stage, const char *nam
 /* The planner's: `shape` is borrowed. The layout must be valid and without partial sums. */
 heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *shape, const heddle_mesh *mesh,
                                    const heddle_layout *layout, const hd_method_stage *stage);
+/* As far as it says which methods may run, and over how many ranks heads are dealt: without rows, nothing to free. */
+void hd_method_group_begin(hd_method_group *out, const heddle_shape *shape, const heddle_mesh *mesh,
+                           const heddle_layout *layout, const hd_method_stage *stage);
 void hd_method_group_free(hd_method_group *group);
 /* n members whose rows are to be written to rows_before[1 .. n] and counted; inner: see above. */
 heddle_status hd_method_group_members(hd_method_group *out, int n, int inner);
@@ -179,6 +182,9 @@ void hd_method_memory(hd_memory *out, const hd_method *method, const hd_method_g
 void hd_method_flops(hd_flops *out, const hd_method *method, const hd_method_group *group, int member, __int128 pairs);
 /* What one call costs; the method may run. */
 void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_method_group *group);
+/* 1: a member sends all others what the one before it does; a set of them, too, that has both or neither, and both or
+ * neither of their neighbours in a ring. */
+int hd_method_sends_alike(const hd_method *method, const hd_method_group *group, int member);
 /* What one call moves by the links of every level: forward[levels->count], backward likewise. */
 void hd_method_links(hd_link_bytes *forward, hd_link_bytes *backward, const hd_method *method,
                      const hd_method_group *group, const heddle_mesh *mesh, const heddle_layout *layout,
