@@ -52,22 +52,25 @@ static void print_verdict_json(const why_not *w, const char *front)
     report_json_string("reason", w->reason, "}");
 }
 
-static int answer_why_not(const cli_question *q, const schedule_view *plan)
+/* All of them, before anything is printed. *out is to be freed. */
+static int ask_why_not(why_not **out, int *count, const cli_question *q, const schedule_view *plan)
 {
     char *list = strdup(q->a->why_not), *rest = NULL;
-    int code = list != NULL ? CLI_OK : CLI_FAILED, n = 0;
-    for (char *one = list != NULL ? strtok_r(list, ";", &rest) : NULL; one != NULL && code == CLI_OK;
+    int most = 1, code = CLI_OK;
+    for (const char *p = q->a->why_not; *p != '\0'; p++) {
+        most += *p == ';';
+    }
+    *out = calloc((size_t)most, sizeof **out);
+    *count = 0;
+    if (list == NULL || *out == NULL) {
+        code = cli_report(heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for %d questions", most));
+    }
+    for (char *one = code == CLI_OK ? strtok_r(list, ";", &rest) : NULL; one != NULL && code == CLI_OK;
          one = strtok_r(NULL, ";", &rest)) {
-        why_not w;
-        code = cli_why_not(&w, q, plan, one);
-        if (code == CLI_OK && q->a->json) {
-            print_verdict_json(&w, n++ > 0 ? ",\n  " : "\n  ");
-        } else if (code == CLI_OK) {
-            print_verdict(plan, &w);
-        }
+        code = cli_why_not(&(*out)[(*count)++], q, plan, one);
     }
     free(list);
-    return code;
+    return code != CLI_OK || *count > 0 ? code : cli_usage_error("--why-not '%s' names no stage", q->a->why_not);
 }
 
 static int has_same_stage(const schedule_view *plan, int i, int before)
@@ -138,8 +141,15 @@ static int explain(const cli_question *q, const schedule_view *plan)
 {
     char mesh[HEDDLE_LINE_BYTES] = "", value[32];
     const heddle_schedule_info *s = &plan->info;
+    const int is_asked = q->a->why_not[0] != '\0';
+    why_not *answer = NULL;
+    int count = 0;
+    const int code = is_asked ? ask_why_not(&answer, &count, q, plan) : CLI_OK;
     heddle_ignore(heddle_mesh_format(mesh, sizeof mesh, &s->mesh));
-    int code = CLI_OK;
+    if (code != CLI_OK) {
+        free(answer);
+        return code;
+    }
     if (!q->a->json) {
         printf("%s on %s: %s %s, machine %s, %s\n", s->model, mesh, s->objective != NULL ? s->objective : "bytes",
                report_value(value, sizeof value, s->objective, s->value), plan->on.name, plan->machine_from);
@@ -149,14 +159,20 @@ static int explain(const cli_question *q, const schedule_view *plan)
         report_json_string("mesh", mesh, ", ");
         report_json_string("machine", plan->on.name, ", ");
         report_json_string("objective", s->objective != NULL ? s->objective : "bytes", ", ");
-        printf("\"value\": %.15g,\n \"%s\": [", s->value, q->a->why_not[0] != '\0' ? "why_not" : "stages");
+        printf("\"value\": %.15g,\n \"%s\": [", s->value, is_asked ? "why_not" : "stages");
     }
-    if (q->a->why_not[0] != '\0') {
-        code = answer_why_not(q, plan);
-    } else {
+    for (int i = 0; i < count; i++) {
+        if (q->a->json) {
+            print_verdict_json(&answer[i], i > 0 ? ",\n  " : "\n  ");
+        } else {
+            print_verdict(plan, &answer[i]);
+        }
+    }
+    if (!is_asked) {
         explain_all(q, plan);
     }
-    printf("%s", q->a->json && code == CLI_OK ? "]}\n" : "");
+    printf("%s", q->a->json ? "]}\n" : "");
+    free(answer);
     return code;
 }
 

@@ -118,11 +118,30 @@ static heddle_status find_network(const hd_network **out, const char *text, cons
                    hd_quote(quoted, sizeof quoted, text), network, list, hint(near, sizeof near, network, names, n));
 }
 
+/* A name that has a GPU's in it, and what it lacks besides: 2x8xh100, a100. 0: it has none. */
+static int complete(char *out, size_t bytes, const char *text)
+{
+    for (const hd_gpu *g = hd_gpus; g->name != NULL; g++) {
+        const char *at = strstr(text, g->name);
+        const size_t counts = at != NULL ? (size_t)(at - text) : 0;
+        if (at != NULL && at[strlen(g->name)] == '\0' && counts < WORD_BYTES && strspn(text, "0123456789x") >= counts) {
+            const int is_said = counts > 1 && at[-1] == 'x', hosts = is_said && memchr(text, 'x', counts - 1) != NULL;
+            snprintf(out, bytes, "; did you mean '%.*s%s-%s%s'?", is_said ? (int)counts : 2, is_said ? text : "8x",
+                     g->name, g->interconnect, hosts ? "+ib400" : "");
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static heddle_status fail_form(const char *text)
 {
-    char near[64], quoted[HD_NODE_QUOTE_BYTES];
+    char near[96], quoted[HD_NODE_QUOTE_BYTES];
+    if (hint(near, sizeof near, text, usual, USUAL)[0] == '\0' && !complete(near, sizeof near, text)) {
+        near[0] = '\0';
+    }
     return hd_fail(HEDDLE_ERR_ARG, "no machine is called '%s': a preset's name is cpu or " HD_PRESET_FORM "%s",
-                   hd_quote(quoted, sizeof quoted, text), hint(near, sizeof near, text, usual, USUAL));
+                   hd_quote(quoted, sizeof quoted, text), near);
 }
 
 /* What the name's numbers say about hosts and GPUs. */

@@ -40,6 +40,12 @@ says "a model alone" 2 "unknown command 'hunyuanvideo', which is a model: heddle
 for range in 2000000,4 1099511627776,4 1..5:9223372036854775807 16..1 1-16 1..16:0 1..99999999999999999999 ,; do
     says "sweep -n $range" 2 "--ranks wants FIRST..LAST, FIRST..LAST:STEP or numbers with commas" sweep stdit3-xl2 -n $range
 done
+for why in ';' s.attn=/rings "s.attn=/ring;t.atn=/ring"; do
+    if "$HEDDLE" explain stdit3-xl2 -n 2 --why-not "$why" --json >"$folder/half" 2>/dev/null || [ -s "$folder/half" ]; then
+        echo "FAILED --why-not $why: half an answer"
+        failed=1
+    fi
+done
 says "letters are missing" 2 "did you mean --json?" plan hunyuanvideo -n 2 --jsn
 says "gigabytes" 0 "objective time" plan hunyuanvideo -n 16 --memory "80 GiB" $two
 says "of 1000" 3 "76000000 are allowed" plan hunyuanvideo -n 16 --memory 76MB $two

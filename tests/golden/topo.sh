@@ -159,6 +159,14 @@ says "two files of times" 2 "times are taken from one file" --nccl-tests a --gal
 sed -n '/^## Machine file/,/^## /p' "$HEDDLE_SOURCE/docs/formats.md" | sed -n '/^```yaml/,/^```/p' | grep -v '^```' >"$folder/lab.yaml"
 says "the manual's example" 0 "machine   lab: 7 ranks, 85.9 GB each" --machine "$folder/lab.yaml"
 says "a name" 2 "did you mean '8xh100-nvlink'?" --machine 8h100-nvlink
+while read -r name near; do
+    says "$name" 2 "did you mean '$near'?" --machine $name
+done <<'END'
+h100 8xh100-nvlink
+4xa100 4xa100-nvlink
+2x8xh100 2x8xh100-nvlink+ib400
+l20 8xl20-pcie
+END
 says "a place" 2 "/nowhere" --output /nowhere/m.yaml
 "$HEDDLE" topo -o - >/dev/full 2>"$folder/out" && { echo "FAILED: a full disk goes unnoticed"; failed=1; }
 exit $failed
