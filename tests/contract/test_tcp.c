@@ -97,6 +97,122 @@ HD_CASE(exchanges_are_kept_apart)
     HD_OK(heddle_run_ranks(2, "shm", crosses, NULL));
 }
 
+static heddle_status settle(const heddle_transport *table, hd_tcp *tcp, void *exchange)
+{
+    heddle_status st = HEDDLE_OK;
+    const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(10);
+    for (int done = 0; !done;) {
+        HD_TRY(table->exchange_test(tcp, exchange, &done));
+        CHECK(hd_now_ns() < until_ns);
+    }
+out:
+    return st;
+}
+
+/* Rank 1 sends twice: once before rank 0 waits for anything, and again when that letter lies there already. */
+static heddle_status sends_early(heddle_comm *launched, void *arg)
+{
+    heddle_status st;
+    world w;
+    void *exchange = NULL;
+    int64_t sent = 1, got[2] = {0, 0};
+    heddle_transport table;
+    (void)arg;
+    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(hd_tcp_open(&w.tcp, &w.meeting, w.listener));
+    table = hd_tcp_table(w.tcp);
+    const int is_sender = w.meeting.rank == 1;
+    const heddle_message message = {.peer = 1 - w.meeting.rank, .is_send = is_sender, .run_bytes = 8};
+    HD_TRY(table.exchange_create(w.tcp, &exchange, &message, 1, 5));
+    for (int turn = 0; turn < 2; turn++) {
+        if (is_sender) {
+            HD_TRY(table.exchange_start(w.tcp, exchange, &sent, NULL));
+            HD_TRY(settle(&table, w.tcp, exchange));
+            sent = 2;
+        }
+        for (int i = 0; !is_sender && turn == 0 && w.tcp->peer[1].in == NULL && i < 10000; i++) {
+            hd_tcp_turn(w.tcp);
+            usleep(1000);
+        }
+        HD_TRY(heddle_comm_barrier(launched));
+    }
+    usleep(is_sender ? 0 : 20000);
+    for (int turn = 0; !is_sender && turn < 2; turn++) {
+        HD_TRY(table.exchange_start(w.tcp, exchange, NULL, &got[turn]));
+        HD_TRY(settle(&table, w.tcp, exchange));
+    }
+    CHECK(is_sender || (got[0] == 1 && got[1] == 2));
+    HD_TRY(heddle_comm_barrier(launched));
+out:
+    if (exchange != NULL) {
+        table.exchange_destroy(w.tcp, exchange);
+    }
+    hd_tcp_close(w.tcp);
+    close_world(&w);
+    return st;
+}
+
+HD_CASE(letters_that_come_early_keep_their_order)
+{
+    HD_OK(heddle_run_ranks(2, "shm", sends_early, NULL));
+}
+
+/* Rank 1 sends more than is there at once; when a part of it has come rank 0 gives the exchange up: nothing more is
+ * written to its array, and what comes behind is read. */
+static heddle_status gives_up_half_way(heddle_comm *launched, void *arg)
+{
+    enum { MUCH = 20000000 };
+    heddle_status st;
+    world w;
+    void *exchange = NULL;
+    unsigned char *array = calloc(1, MUCH), own = 3, all[2] = {0, 0};
+    heddle_transport table;
+    (void)arg;
+    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(hd_tcp_open(&w.tcp, &w.meeting, w.listener));
+    table = hd_tcp_table(w.tcp);
+    CHECK(array != NULL);
+    const int is_sender = w.meeting.rank == 1;
+    const heddle_message message = {.peer = 1 - w.meeting.rank, .is_send = is_sender, .run_bytes = MUCH};
+    memset(array, is_sender ? 7 : 0, MUCH);
+    HD_TRY(table.exchange_create(w.tcp, &exchange, &message, 1, 5));
+    if (is_sender) {
+        HD_TRY(table.exchange_start(w.tcp, exchange, array, NULL));
+        HD_TRY(heddle_comm_barrier(launched));
+        HD_TRY(settle(&table, w.tcp, exchange));
+    } else {
+        HD_TRY(table.exchange_start(w.tcp, exchange, NULL, array));
+        for (int i = 0; array[0] == 0 && i < 10000; i++) {
+            hd_tcp_turn(w.tcp);
+            usleep(100);
+        }
+        CHECK(array[0] == 7 && array[MUCH - 1] == 0);
+        table.exchange_destroy(w.tcp, exchange);
+        exchange = NULL;
+        memset(array, 0, MUCH);
+        HD_TRY(heddle_comm_barrier(launched)); /* until then rank 1 does not look, and so writes no more */
+    }
+    HD_TRY(table.allgather(w.tcp, &own, all, 1, hd_now_ns() + hd_test_limit_ns(10)));
+    CHECK(all[0] == 3 && all[1] == 3);
+    for (int i = 0; !is_sender && i < MUCH; i++) {
+        CHECK(array[i] == 0);
+    }
+    HD_TRY(heddle_comm_barrier(launched));
+out:
+    if (exchange != NULL) {
+        table.exchange_destroy(w.tcp, exchange);
+    }
+    hd_tcp_close(w.tcp);
+    close_world(&w);
+    free(array);
+    return st;
+}
+
+HD_CASE(bytes_for_one_that_gave_up_go_nowhere)
+{
+    HD_OK(heddle_run_ranks(2, "shm", gives_up_half_way, NULL));
+}
+
 /* Rank 1 sends once and closes; rank 0 receives twice. */
 static heddle_status receives_twice(heddle_comm *launched, void *arg)
 {

@@ -68,6 +68,7 @@ WRAPPED(int, listen, LISTEN, EADDRINUSE, (int fd, int backlog), (fd, backlog))
 WRAPPED(int, accept4, ACCEPT, ENFILE, (int fd, struct sockaddr *at, socklen_t *bytes, int flags),
         (fd, at, bytes, flags))
 WRAPPED(ssize_t, send, SEND, ECONNRESET, (int fd, const void *data, size_t bytes, int flags), (fd, data, bytes, flags))
+WRAPPED(ssize_t, sendmsg, SEND, ECONNRESET, (int fd, const struct msghdr *out, int flags), (fd, out, flags))
 WRAPPED(ssize_t, recv, RECV, ECONNRESET, (int fd, void *data, size_t bytes, int flags), (fd, data, bytes, flags))
 WRAPPED(int, poll, POLL, ENOMEM, (struct pollfd * fds, nfds_t n, int wait_ms), (fds, n, wait_ms))
 
@@ -156,15 +157,16 @@ HD_CASE(every_kind_of_call_fails)
         }
         attempt all[ATTEMPTS];
         const int64_t start_ns = hd_now_ns();
+        int struck = 0;
         for (int i = 0; i < ATTEMPTS; i++) {
             all[i] = (attempt){.victim = i / ATS, .at = at[i % ATS]};
             begin(&all[i], kind);
         }
         for (int i = 0; i < ATTEMPTS; i++) {
             finish(&all[i], kind);
-            const int never = all[i].victim == 0 && (kind == CONNECT || kind == PEER_NAME); /* it calls nobody */
-            assert_true(*all[i].made > 0 || never);
+            struck += *all[i].made >= all[i].at;
         }
+        assert_true(struck > 0);
         assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(HANGS_S));
     }
 }

@@ -58,6 +58,10 @@ static heddle_status allgather(void *ctx, const void *send, void *recv, size_t b
             hd_free(l);
         }
     }
+    while (!hd_tcp_all_out(tcp) && tcp->aborted_by < 0 && hd_now_ns() < deadline_ns) {
+        hd_tcp_turn(tcp); /* the others are here until they have it, and this rank may not come back for long */
+        hd_tcp_sleep(tcp);
+    }
 out:
     return st;
 }
@@ -84,43 +88,20 @@ static heddle_status sendrecv(void *ctx, const void *send, size_t send_bytes, in
 typedef struct exchange {
     int n, tag;
     heddle_message *message;
-    char *done;         /* of receives */
-    hd_parcel **parcel; /* of sends: room for the packed bytes */
-    unsigned char *dst;
+    char *done;          /* of receives */
+    hd_parcel **parcel;  /* of sends */
+    hd_landing *landing; /* of receives */
 } exchange;
-
-static int64_t turns_of(const heddle_message *m)
-{
-    int64_t turns = 1;
-    for (int l = 0; l < m->nloops; l++) {
-        turns *= m->count[l];
-    }
-    return turns;
-}
-
-/* Every run of the message, in order, to `packed` or from there. */
-static void walk(const heddle_message *m, unsigned char *buffer, unsigned char *packed, int pack)
-{
-    const int64_t turns = turns_of(m);
-    for (int64_t k = 0; k < turns; k++) {
-        int64_t rest = k, at = m->offset_bytes;
-        for (int l = m->nloops - 1; l >= 0; l--) {
-            at += rest % m->count[l] * m->stride_bytes[l];
-            rest /= m->count[l];
-        }
-        memcpy(pack ? packed : buffer + at, pack ? buffer + at : packed, (size_t)m->run_bytes);
-        packed += m->run_bytes;
-    }
-}
 
 static void exchange_destroy(void *ctx, void *made)
 {
     exchange *x = made;
     for (int i = 0; x != NULL && x->parcel != NULL && i < x->n; i++) {
         hd_tcp_forget(ctx, x->parcel[i]);
+        hd_tcp_expect_not(ctx, x->message[i].peer, &x->landing[i]);
     }
     if (x != NULL) {
-        HD_FREE_ALL(x->parcel, x->message, x->done, x);
+        HD_FREE_ALL(x->parcel, x->landing, x->message, x->done, x);
     }
 }
 
@@ -134,13 +115,14 @@ static heddle_status exchange_create(void *ctx, void **out, const heddle_message
     x->tag = tag;
     HD_TRY(hd_alloc((void **)&x->message, count, sizeof *x->message, what));
     HD_TRY(hd_alloc((void **)&x->done, count, sizeof *x->done, what));
+    HD_TRY(hd_alloc((void **)&x->landing, count, sizeof *x->landing, what));
     HD_TRY(hd_alloc((void **)&x->parcel, count, sizeof *x->parcel, what));
     for (x->n = 0; x->n < n; x->n++) {
-        const heddle_message *m = &messages[x->n];
-        const int64_t bytes = turns_of(m) * m->run_bytes;
-        x->message[x->n] = *m;
-        if (m->is_send && bytes > 0) {
-            HD_TRY(hd_parcel_make(&x->parcel[x->n], ctx, m->peer, (size_t)bytes));
+        heddle_message *m = &x->message[x->n];
+        *m = messages[x->n];
+        x->landing[x->n] = (hd_landing){.tag = tag, .message = m, .done = &x->done[x->n]};
+        if (m->is_send && hd_message_bytes(m) > 0) {
+            HD_TRY(hd_parcel_make_message(&x->parcel[x->n], ctx, m));
         }
     }
     *out = x;
@@ -154,12 +136,14 @@ static heddle_status exchange_start(void *ctx, void *made, const void *src, void
 {
     hd_tcp *tcp = ctx;
     exchange *x = made;
-    x->dst = dst;
     for (int i = 0; i < x->n; i++) {
         const heddle_message *m = &x->message[i];
-        x->done[i] = m->is_send || turns_of(m) * m->run_bytes == 0;
-        if (x->parcel[i] != NULL) {
-            walk(m, (unsigned char *)src, x->parcel[i]->data, 1);
+        x->done[i] = m->is_send || hd_message_bytes(m) == 0;
+        if (!x->done[i]) {
+            x->landing[i].dst = dst;
+            hd_tcp_expect(tcp, m->peer, &x->landing[i]);
+        } else if (x->parcel[i] != NULL) {
+            x->parcel[i]->src = src;
             hd_tcp_post(tcp, m->peer, HD_LETTER_EXCHANGE, x->tag, x->parcel[i]);
         }
     }
@@ -183,15 +167,15 @@ static heddle_status exchange_test(void *ctx, void *made, int *done)
         const heddle_message *m = &x->message[i];
         hd_letter *l = x->done[i] ? NULL : hd_tcp_take(tcp, m->peer, HD_LETTER_EXCHANGE, x->tag);
         if (l != NULL) {
-            const int64_t wanted = turns_of(m) * m->run_bytes;
-            const uint64_t found = l->head.bytes;
-            if (found == (uint64_t)wanted) {
-                walk(m, x->dst, l->data, 0);
+            const size_t wanted = hd_message_bytes(m), found = l->head.bytes;
+            hd_tcp_expect_not(tcp, m->peer, &x->landing[i]);
+            if (found == wanted) {
+                hd_message_unpack(m, x->landing[i].dst, 0, l->data, wanted);
             }
             hd_free(l);
-            if (found != (uint64_t)wanted) {
-                return hd_fail(HEDDLE_ERR_TRANSPORT, "rank %d: %llu bytes came from rank %d, wanted %lld", tcp->rank,
-                               (unsigned long long)found, m->peer, (long long)wanted);
+            if (found != wanted) {
+                return hd_fail(HEDDLE_ERR_TRANSPORT, "rank %d: %zu bytes came from rank %d, wanted %zu", tcp->rank,
+                               found, m->peer, wanted);
             }
             x->done[i] = 1;
         } else if (!x->done[i] && tcp->peer[m->peer].fd < 0 && m->peer != tcp->rank && tcp->aborted_by < 0) {

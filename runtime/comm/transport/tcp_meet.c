@@ -220,6 +220,7 @@ heddle_status hd_tcp_open(hd_tcp **out, const hd_tcp_meeting *meeting, int liste
         tcp->peer[r] = (hd_tcp_peer){.fd = -1, .out_end = &tcp->peer[r].out, .in_end = &tcp->peer[r].in};
     }
     HD_TRY(hd_alloc((void **)&tcp->fds, (size_t)meeting->size, sizeof *tcp->fds, "connections between ranks"));
+    HD_TRY(hd_alloc((void **)&tcp->window, 1, HD_TCP_WINDOW_BYTES, "connections between ranks"));
     HD_TRY(meet(tcp, meeting, listener));
     *out = tcp;
     tcp = NULL;

@@ -20,13 +20,27 @@ static heddle_status check_length(const hd_tcp *tcp, int to, size_t bytes)
                          tcp->rank, bytes, to, (int)HD_LETTER_BYTES);
 }
 
-heddle_status hd_parcel_make(hd_parcel **out, const hd_tcp *tcp, int to, size_t bytes)
+static heddle_status make_parcel(hd_parcel **out, const hd_tcp *tcp, int to, size_t bytes, size_t room)
 {
     heddle_status st = check_length(tcp, to, bytes);
-    st = st == HEDDLE_OK ? hd_alloc((void **)out, 1, sizeof **out + bytes, "a message over TCP") : st;
+    st = st == HEDDLE_OK ? hd_alloc((void **)out, 1, sizeof **out + room, "a message over TCP") : st;
     if (st == HEDDLE_OK) {
         (*out)->to = -1;
         (*out)->head.bytes = bytes;
+    }
+    return st;
+}
+
+heddle_status hd_parcel_make(hd_parcel **out, const hd_tcp *tcp, int to, size_t bytes)
+{
+    return make_parcel(out, tcp, to, bytes, bytes);
+}
+
+heddle_status hd_parcel_make_message(hd_parcel **out, const hd_tcp *tcp, const heddle_message *message)
+{
+    heddle_status st = make_parcel(out, tcp, message->peer, hd_message_bytes(message), 0);
+    if (st == HEDDLE_OK) {
+        (*out)->message = message;
     }
     return st;
 }
@@ -181,7 +195,11 @@ static int write_some(hd_tcp *tcp, int r)
     hd_tcp_peer *q = &tcp->peer[r];
     hd_parcel *p = q->out;
     const size_t whole = sizeof p->head + p->head.bytes;
-    const ssize_t wrote = send(q->fd, (const char *)&p->head + p->sent, whole - p->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const size_t head = p->sent < sizeof p->head ? sizeof p->head - p->sent : 0;
+    struct iovec parts[] = {{(char *)&p->head + sizeof p->head - head, head},
+                            hd_parcel_part(tcp, p, head > 0 ? 0 : p->sent - sizeof p->head)};
+    const struct msghdr out = {.msg_iov = head > 0 ? parts : parts + 1, .msg_iovlen = head > 0 ? 2 : 1};
+    const ssize_t wrote = sendmsg(q->fd, &out, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (wrote < 0) {
         if (errno != EAGAIN && errno != EINTR && errno != ENOBUFS && errno != ENOMEM) {
             end_writing(q);
@@ -200,6 +218,11 @@ static int begin_letter(hd_tcp *tcp, int r)
     char why[128];
     hd_tcp_peer *q = &tcp->peer[r];
     void *made = NULL;
+    q->into = hd_landing_take(q);
+    q->filled = q->head_filled = 0;
+    if (q->into != NULL) {
+        return 1;
+    }
     if (q->head.bytes > HD_LETTER_BYTES ||
         hd_alloc(&made, 1, sizeof(hd_letter) + q->head.bytes + 1, "a message over TCP") != HEDDLE_OK) {
         snprintf(why, sizeof why, "rank %d has no memory for %llu bytes of rank %d", tcp->rank,
@@ -209,22 +232,36 @@ static int begin_letter(hd_tcp *tcp, int r)
     }
     q->coming = made; /* with a 0 behind it: it may be a sentence */
     q->coming->head = q->head;
-    q->head_filled = 0;
     return 1;
+}
+
+/* Of what comes. -1: nothing now. */
+static ssize_t take_bytes(hd_tcp *tcp, int r, void *into, size_t room)
+{
+    const ssize_t got = room > 0 ? recv(tcp->peer[r].fd, into, room, MSG_DONTWAIT) : 0;
+    if ((got < 0 && errno != EAGAIN && errno != EINTR) || (got == 0 && room > 0)) {
+        hang_up(tcp, r, "its connection ended");
+        return -1;
+    }
+    return got;
 }
 
 static int read_some(hd_tcp *tcp, int r)
 {
     hd_tcp_peer *q = &tcp->peer[r];
     hd_letter *l = q->coming;
+    if (q->into != NULL) {
+        const struct iovec part = hd_landing_part(tcp, q);
+        const ssize_t came = take_bytes(tcp, r, part.iov_base, part.iov_len);
+        if (came >= 0) {
+            hd_landing_fill(tcp, q, (size_t)came);
+        }
+        return came >= 0;
+    }
     char *into = l == NULL ? (char *)&q->head + q->head_filled : (char *)l->data + l->filled;
     const size_t room = l == NULL ? sizeof q->head - q->head_filled : l->head.bytes - l->filled;
-    const ssize_t got = room > 0 ? recv(q->fd, into, room, MSG_DONTWAIT) : 0;
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
-        return 0;
-    }
-    if (got < 0 || (got == 0 && room > 0)) {
-        hang_up(tcp, r, "its connection ended");
+    const ssize_t got = take_bytes(tcp, r, into, room);
+    if (got < 0) {
         return 0;
     }
     if (l == NULL) {
@@ -269,7 +306,7 @@ void hd_tcp_sleep(hd_tcp *tcp)
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
-static int all_out(const hd_tcp *tcp)
+int hd_tcp_all_out(const hd_tcp *tcp)
 {
     for (int r = 0; r < tcp->size; r++) {
         if (tcp->peer[r].fd >= 0 && tcp->peer[r].out != NULL) {
@@ -304,12 +341,12 @@ void hd_tcp_close(hd_tcp *tcp)
     for (int r = 0; r < n && tcp->aborted_by < 0; r++) {
         heddle_ignore(hd_tcp_send(tcp, r, HD_LETTER_GOODBYE, "", 1));
     }
-    while (n > 0 && !all_out(tcp) && hd_now_ns() < end_ns) {
+    while (n > 0 && !hd_tcp_all_out(tcp) && hd_now_ns() < end_ns) {
         hd_tcp_turn(tcp);
         hd_tcp_sleep(tcp);
     }
     for (int r = 0; r < n; r++) {
         free_peer(tcp, r);
     }
-    HD_FREE_ALL(tcp->peer, tcp->fds, tcp);
+    HD_FREE_ALL(tcp->peer, tcp->fds, tcp->window, tcp);
 }
