@@ -144,6 +144,9 @@ typedef struct hd_device_kernels {
 
     int (*attention)(const hd_device_attention *of, void *stream);
     int (*attention_back)(const hd_device_attention_back *back, void *stream);
+    int (*arrange)(const hd_device_arrange *of, void *stream);
+    int (*merge)(const hd_device_merge *of, void *stream);
+    int (*log_sum)(const hd_device_log_sum *of, void *stream);
 
     /* --- linear layers (heddle/sys/device_products.h), in tiles of one size; no workspace */
 

@@ -22,7 +22,12 @@
  * NaN and infinity go where a single process would put them: a query that sees a NaN has a NaN row. A query that sees
  * no key at all (key length 0) has o = 0, lse = -infinity and gives no gradient.
  *
- * Arrays are host memory: the stream of a call is ignored (heddle/space.h), the call returns when it is done.
+ * Arrays are host memory, where the stream of a call is ignored (heddle/space.h) and the call returns when it is done;
+ * or options.space and device say otherwise: then q, k, v, o, their gradients and lse lie in that device's memory, and
+ * a call only enqueues. There types are f32, bf16 and f16, heads have up to 128 elements, of bf16 and f16 a multiple
+ * of 8, which lie together, and methods are all but rsa. What has gone wrong on the way is said by a later call or
+ * heddle_comm_poll. Calls may be captured where the communicator's reshards may. Keys that a causal mask hides have to
+ * be finite.
  *
  * Threads: an attention object may be used by one thread at a time. With options.threads > 1 every call starts and ends
  * its own: key heads and samples are divided among them, forward also the queries of a head where heads are too few
@@ -82,7 +87,7 @@ typedef struct heddle_attention_options {
     int64_t projected_length;   /* rsa: keys and values are projected to this length; 0: not */
     int64_t deadline_ms;        /* every wait; 0: the communicator's */
     int threads;                /* of this rank, 0..256; 0 = 1. Any number gives the same bits */
-    heddle_space space;         /* of the arrays; host memory; HEDDLE_ERR_UNSUPPORTED otherwise */
+    heddle_space space;         /* of the arrays; a device's: the one that is attached (heddle_comm_attach_device) */
     int device;                 /* of that space, this rank's own; 0 on the host */
 } heddle_attention_options;
 
@@ -120,7 +125,7 @@ typedef struct heddle_attention heddle_attention;
  *                           ranks than the mesh, blocks of the heads that separate a query head from its key head, a
  *                           method that needs other axes
  *   HEDDLE_ERR_UNSUPPORTED  dtype; a sequence on more than two axes or on axes that are not neighbours; more ranks than
- *                           a layout has explicit blocks; space is not host memory
+ *                           a layout has explicit blocks; no device is attached, or it does not do what is asked for
  *   HEDDLE_ERR_MISMATCH     on every rank: they ask for different things; names the first rank and field that differ
  *   HEDDLE_ERR_NOMEM        names the bytes
  *   HEDDLE_ERR_PEER         another rank failed; its sentence
@@ -171,17 +176,17 @@ typedef struct heddle_attention_info {
     size_t struct_bytes;
     const char *method;
     heddle_attention_traffic planned;  /* per call */
-    heddle_attention_traffic measured; /* counted while moving, all calls together */
+    heddle_attention_traffic measured; /* counted while moving, all calls together; a device's when it has done so */
     int64_t forwards, backwards;       /* finished */
     int64_t saved_bytes;               /* kept from forward to backward */
     int64_t workspace_bytes;           /* the rest of what the object holds */
-    const char *kernel;                /* "generic" "avx2" "avx512" "f64" */
+    const char *kernel;                /* "generic" "avx2" "avx512" "f64" "cuda" */
     const char *why;                   /* one sentence: how the method divides the work here */
     /* The same by the formulas of the method, which the planner uses, too (it does not know whether blocks of a ring
      * travel or are read where they lie, and counts them as travelling); room_bytes: what the kernels of all threads
      * work in, which comes on top. saved_bytes = planned_saved_bytes, workspace_bytes = planned_workspace_bytes +
      * room_bytes */
-    int64_t planned_saved_bytes, planned_workspace_bytes, room_bytes;
+    int64_t planned_saved_bytes, planned_workspace_bytes, room_bytes; /* on a device 0 */
     /* Of the products of one call on this rank, two for a multiplication and an addition; pairs that a mask hides do
      * not count */
     int64_t forward_flops, backward_flops;

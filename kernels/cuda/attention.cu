@@ -70,7 +70,7 @@ HD_DEV void finish(running *r, float (*o)[4], const hd_attention_args *a, const 
 /* The keys and values of a turn, into one of two places. */
 HD_DEV void ask_keys(uint16_t *keys, const hd_attention_args *a, const hd_attention_part *p, int32_t turn, int width)
 {
-    const uint32_t head = p->head / a->group;
+    const uint32_t head = hd_key_head(a, p->head);
     uint16_t *place = keys + turn % 2 * 2 * HD_TILE_ELEMS(width);
     hd_tile_ask(place, hd_tokens_at(&a->of.k, p, head, HEDDLE_BF16), a->of.k.token, turn * KEYS, p->nk, a->d, KEYS,
                 width);
@@ -109,8 +109,12 @@ HD_DEV void attend(const hd_attention_args *a, heddle_dtype dtype, int width)
     hd_copy_wait_0();
     hd_sync(); /* where there were no turns, others' copies were on their way */
     finish(&r, o, a, &p, query, width);
-    hd_tile_store(hd_tokens_at(&a->of.o, &p, p.head, dtype), a->of.o.token, first, a->nq, a->d, queries, o, width,
-                  dtype);
+    if (a->of.gives_f32) {
+        hd_tile_store_f32(hd_tokens_at(&a->of.o, &p, p.head, HEDDLE_F32), a->of.o.token, first, a->nq, a->d, o, width);
+    } else {
+        hd_tile_store(hd_tokens_at(&a->of.o, &p, p.head, dtype), a->of.o.token, first, a->nq, a->d, queries, o, width,
+                      dtype);
+    }
 }
 
 #define ATTENTION_KERNEL(name, dtype, width)                                                                           \

@@ -12,8 +12,9 @@ typedef struct hd_attention_args {
     hd_device_attention of;
     hd_device_tokens d_o, dq, dk, dv; /* backward only */
     float *delta;
+    int back_gives_f32;
     uint32_t tiles, outer_of_length;
-    uint32_t heads, inner, group; /* group: heads that share a key head */
+    uint32_t heads, kv_heads, inner, group, skipped; /* group: heads that share a key head */
     int32_t nq, nk, d, diagonal;
     float scale_log2; /* scale / ln 2 */
 } hd_attention_args;
@@ -42,6 +43,23 @@ HD_DEV hd_attention_part hd_attention_part_of(const hd_attention_args *a, uint32
     return p;
 }
 
+/* Which keys a head reads; and the heads that read keys, from the first to before the end. */
+HD_DEV uint32_t hd_key_head(const hd_attention_args *a, uint32_t head)
+{
+    return (head + a->skipped) / a->group;
+}
+
+HD_DEV uint32_t hd_first_head(const hd_attention_args *a, uint32_t key_head)
+{
+    return key_head * a->group > a->skipped ? key_head * a->group - a->skipped : 0;
+}
+
+HD_DEV uint32_t hd_end_head(const hd_attention_args *a, uint32_t key_head)
+{
+    const uint32_t end = (key_head + 1) * a->group - a->skipped;
+    return end < a->heads ? end : a->heads;
+}
+
 /* Where the tokens of a head begin. */
 HD_DEV char *hd_tokens_at(const hd_device_tokens *x, const hd_attention_part *p, uint32_t head, heddle_dtype dtype)
 {
@@ -65,14 +83,22 @@ HD_DEV void hd_float_store(float *at, float value)
     hd_store_4(at, hd_f32_bits(value));
 }
 
+/* Every head has its keys there. */
+static inline int are_heads_right(const hd_device_attention *of)
+{
+    return of->group == 0 ? of->heads % of->kv_heads == 0
+                          : of->group > 0 && of->skipped >= 0 && of->skipped < of->group &&
+                                (of->skipped + of->heads - 1) / of->group < of->kv_heads;
+}
+
 static inline int hd_is_attention_right(const hd_device_attention *of)
 {
     const int is_half = of->dtype == HEDDLE_BF16 || of->dtype == HEDDLE_F16;
     return (is_half || of->dtype == HEDDLE_F32) && of->outer >= 0 && of->outer <= INT32_MAX && of->inner >= 1 &&
-           of->inner <= INT32_MAX && of->heads >= 1 && of->kv_heads >= 1 && of->heads % of->kv_heads == 0 &&
-           of->heads <= INT32_MAX && of->nq >= 0 && of->nq < INT32_MAX / 2 && of->nk >= 0 && of->nk < INT32_MAX / 2 &&
-           of->d >= 1 && of->d <= HD_DEVICE_MOST_HEAD && (!is_half || of->d % 8 == 0) && of->scale > 0 &&
-           (of->lengths == NULL || of->fibres_of_length >= 1);
+           of->inner <= INT32_MAX && of->heads >= 1 && of->kv_heads >= 1 && are_heads_right(of) &&
+           of->heads <= INT32_MAX / 2 && of->nq >= 0 && of->nq < INT32_MAX / 2 && of->nk >= 0 &&
+           of->nk < INT32_MAX / 2 && of->d >= 1 && of->d <= HD_DEVICE_MOST_HEAD && (!is_half || of->d % 8 == 0) &&
+           of->scale > 0 && (of->lengths == NULL || of->fibres_of_length >= 1);
 }
 
 /* Rows of whole 16 bytes at multiples of 16. */
@@ -91,7 +117,9 @@ static inline hd_attention_args hd_attention_args_of(const hd_device_attention *
     a.outer_of_length = of->lengths != NULL ? (uint32_t)of->fibres_of_length : 1;
     a.heads = (uint32_t)of->heads;
     a.inner = (uint32_t)of->inner;
-    a.group = (uint32_t)(of->heads / of->kv_heads);
+    a.kv_heads = (uint32_t)of->kv_heads;
+    a.group = (uint32_t)(of->group > 0 ? of->group : of->heads / of->kv_heads);
+    a.skipped = (uint32_t)of->skipped;
     a.nq = (int32_t)of->nq;
     a.nk = (int32_t)of->nk;
     a.d = (int32_t)of->d;

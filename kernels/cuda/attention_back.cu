@@ -77,6 +77,17 @@ HD_DEV void scale_all(float (*sum)[4], const hd_attention_args *a, int width)
     }
 }
 
+/* This warp's rows of a gradient, in the type that is wanted. */
+HD_DEV void leave(const hd_device_tokens *to, const hd_attention_args *a, const hd_attention_part *p, int32_t first,
+                  int32_t end, uint16_t *tile, const float (*sum)[4], heddle_dtype dtype, int width)
+{
+    if (a->back_gives_f32) {
+        hd_tile_store_f32(hd_tokens_at(to, p, p->head, HEDDLE_F32), to->token, first, end, a->d, sum, width);
+    } else {
+        hd_tile_store(hd_tokens_at(to, p, p->head, dtype), to->token, first, end, a->d, tile, sum, width, dtype);
+    }
+}
+
 /* --- dq */
 
 HD_DEV void queries_back(const hd_attention_args *a, heddle_dtype dtype, int width)
@@ -85,7 +96,7 @@ HD_DEV void queries_back(const hd_attention_args *a, heddle_dtype dtype, int wid
     uint16_t *d_o = queries + HD_TILE_ELEMS(width), *keys = d_o + HD_TILE_ELEMS(width);
     uint16_t *values = keys + HD_TILE_ELEMS(width);
     const hd_attention_part p = hd_attention_part_of(a, HD_BLOCK, a->heads);
-    const uint32_t key_head = p.head / a->group;
+    const uint32_t key_head = hd_key_head(a, p.head);
     const int32_t rows = (int32_t)HD_WARPS * 16, first = (int32_t)p.tile * rows;
     const int32_t query = first + (int32_t)(HD_WARP * 16 + HD_LANE / 4);
     const known own[2] = {known_of(a, &p, p.head, query), known_of(a, &p, p.head, query + 8)};
@@ -116,7 +127,7 @@ HD_DEV void queries_back(const hd_attention_args *a, heddle_dtype dtype, int wid
     hd_copy_wait_0();
     hd_sync(); /* where there were no turns, others' copies were on their way */
     scale_all(dq, a, width);
-    hd_tile_store(hd_tokens_at(&a->dq, &p, p.head, dtype), a->dq.token, first, a->nq, a->d, queries, dq, width, dtype);
+    leave(&a->dq, a, &p, first, a->nq, queries, dq, dtype, width);
 }
 
 #define DQ_KERNEL(name, dtype, width)                                                                                  \
@@ -170,13 +181,13 @@ HD_DEV void keys_back(const hd_attention_args *a, heddle_dtype dtype, int width)
     HD_DYNAMIC_SHARED(uint16_t, memory);
     const key_tiles t = {memory, memory + HD_TILE_ELEMS(width), memory + 2 * HD_TILE_ELEMS(width),
                          memory + 3 * HD_TILE_ELEMS(width)};
-    const hd_attention_part p = hd_attention_part_of(a, HD_BLOCK, a->heads / a->group);
+    const hd_attention_part p = hd_attention_part_of(a, HD_BLOCK, a->kv_heads);
     const int32_t rows = (int32_t)HD_WARPS * 16, first = (int32_t)p.tile * rows;
     key_sums sums = {{{0}}, {{0}}};
     hd_tile_ask(t.keys, hd_tokens_at(&a->of.k, &p, p.head, dtype), a->of.k.token, first, p.nk, a->d, rows, width);
     hd_tile_ask(t.values, hd_tokens_at(&a->of.v, &p, p.head, dtype), a->of.v.token, first, p.nk, a->d, rows, width);
     hd_copy_commit();
-    for (uint32_t head = p.head * a->group; head < (p.head + 1) * a->group && first < p.nk; head++) {
+    for (uint32_t head = hd_first_head(a, p.head); head < hd_end_head(a, p.head) && first < p.nk; head++) {
         for (int32_t query = first_query(a, first); query < a->nq; query += TURN) {
             hd_tile_ask(t.queries, hd_tokens_at(&a->of.q, &p, head, dtype), a->of.q.token, query, a->nq, a->d, TURN,
                         width);
@@ -191,10 +202,8 @@ HD_DEV void keys_back(const hd_attention_args *a, heddle_dtype dtype, int width)
     hd_copy_wait_0();
     hd_sync(); /* where there were no turns, others' copies were on their way */
     scale_all(sums.dk, a, width);
-    hd_tile_store(hd_tokens_at(&a->dk, &p, p.head, dtype), a->dk.token, first, a->nk, a->d, t.keys, sums.dk, width,
-                  dtype);
-    hd_tile_store(hd_tokens_at(&a->dv, &p, p.head, dtype), a->dv.token, first, a->nk, a->d, t.values, sums.dv, width,
-                  dtype);
+    leave(&a->dk, a, &p, first, a->nk, t.keys, sums.dk, dtype, width);
+    leave(&a->dv, a, &p, first, a->nk, t.values, sums.dv, dtype, width);
 }
 
 #define DKV_KERNEL(name, dtype, width)                                                                                 \
@@ -232,6 +241,7 @@ static hd_attention_args args_of(const hd_device_attention_back *back, int64_t t
     a.dk = back->dk;
     a.dv = back->dv;
     a.delta = back->delta;
+    a.back_gives_f32 = back->gives_f32;
     return a;
 }
 

@@ -65,7 +65,7 @@ HD_KERNEL(attention_f32, hd_attention_args, a)
     HD_SHARED(warp_memory, memory);
     const hd_attention_part p = hd_attention_part_of(&a, HD_BLOCK, a.heads);
     const int32_t query = (int32_t)(p.tile * WARPS + HD_WARP);
-    const uint32_t key_head = p.head / a.group;
+    const uint32_t key_head = hd_key_head(&a, p.head);
     float top = -INFINITY, sum = 0, o[COLUMNS] = {0};
     for (int32_t first = 0; first < p.nk && is_seen(&a, &p, query, first); first += 32) {
         const int32_t key = first + (int32_t)HD_LANE;
@@ -98,7 +98,7 @@ HD_KERNEL(attention_f32, hd_attention_args, a)
 HD_DEV void weigh_back(const hd_attention_args *a, const hd_attention_part *p, uint32_t head, int32_t query,
                        int32_t key, float *weight, float *d_score)
 {
-    const uint32_t key_head = head / a->group;
+    const uint32_t key_head = hd_key_head(a, head);
     *weight = *d_score = 0;
     if (is_seen(a, p, query, key)) {
         const int64_t row = hd_attention_row(a, p, head, query);
@@ -130,7 +130,7 @@ HD_KERNEL(attention_dq_f32, hd_attention_args, a)
         weigh_back(&a, &p, p.head, query, first + (int32_t)HD_LANE, &weight, &d_score);
         leave(memory, 0, d_score);
         hd_sync_warp();
-        mix(dq, memory->weight[HD_WARP][0], &a.of.k, &p, p.head / a.group, first, a.d);
+        mix(dq, memory->weight[HD_WARP][0], &a.of.k, &p, hd_key_head(&a, p.head), first, a.d);
         hd_sync_warp();
     }
     if (query < a.nq) {
@@ -141,10 +141,10 @@ HD_KERNEL(attention_dq_f32, hd_attention_args, a)
 HD_KERNEL(attention_dkv_f32, hd_attention_args, a)
 {
     HD_SHARED(warp_memory, memory);
-    const hd_attention_part p = hd_attention_part_of(&a, HD_BLOCK, a.heads / a.group);
+    const hd_attention_part p = hd_attention_part_of(&a, HD_BLOCK, a.kv_heads);
     const int32_t key = (int32_t)(p.tile * WARPS + HD_WARP);
     float dk[COLUMNS] = {0}, dv[COLUMNS] = {0}, weight, d_score;
-    for (uint32_t head = p.head * a.group; head < (p.head + 1) * a.group && key < p.nk; head++) {
+    for (uint32_t head = hd_first_head(&a, p.head); head < hd_end_head(&a, p.head) && key < p.nk; head++) {
         for (int32_t first = 0; first < a.nq; first += 32) {
             weigh_back(&a, &p, head, first + (int32_t)HD_LANE, key, &weight, &d_score);
             leave(memory, 0, weight);

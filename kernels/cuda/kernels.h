@@ -53,6 +53,11 @@ int hd_attention_forward(const hd_device_attention *of, void *stream);
 int hd_attention_back_load(void);
 int hd_attention_back(const hd_device_attention_back *back, void *stream);
 
+int hd_parts_load(void);
+int hd_parts_arrange(const hd_device_arrange *of, void *stream);
+int hd_parts_merge(const hd_device_merge *of, void *stream);
+int hd_parts_log_sum(const hd_device_log_sum *of, void *stream);
+
 int hd_products_load(void);
 int hd_products_run(const heddle_product *of, const heddle_product_call *call, void *stream);
 

@@ -6,7 +6,7 @@ static int load(void)
 {
     int (*const load_of[])(void) = {hd_move_load,      hd_cuda_sum_load,       hd_rows_load,       hd_elements_load,
                                     hd_heads_load,     hd_rows_back_load,      hd_heads_back_load, hd_columns_load,
-                                    hd_attention_load, hd_attention_back_load, hd_products_load};
+                                    hd_attention_load, hd_attention_back_load, hd_parts_load,      hd_products_load};
     int error = 0;
     for (int i = 0; i < (int)(sizeof load_of / sizeof load_of[0]) && error == 0; i++) {
         error = load_of[i]();
@@ -39,5 +39,8 @@ const hd_device_kernels hd_kernels_cuda = {
     .add_columns_bytes = hd_columns_bytes,
     .attention = hd_attention_forward,
     .attention_back = hd_attention_back,
+    .arrange = hd_parts_arrange,
+    .merge = hd_parts_merge,
+    .log_sum = hd_parts_log_sum,
     .product = hd_products_run,
 };

@@ -101,6 +101,21 @@ HD_DEV void hd_tile_store(char *to, int64_t token, int32_t first, int32_t end, i
     }
 }
 
+/* The same in f32, straight to where they belong. */
+HD_DEV void hd_tile_store_f32(char *to, int64_t token, int32_t first, int32_t end, int32_t d, const float (*sum)[4],
+                              int width)
+{
+    HD_UNROLL
+    for (int i = 0; i < width / 4; i++) {
+        const int at = first + (int)(HD_WARP * 16 + HD_LANE / 4) + i % 2 * 8;
+        const int column = i / 2 * 8 + (int)(HD_LANE % 4) * 2;
+        if (at < end && column < d) {
+            const uint64_t low = hd_f32_bits(sum[i / 2][i % 2 * 2]), high = hd_f32_bits(sum[i / 2][i % 2 * 2 + 1]);
+            hd_store_8(to + (at * token + column) * 4, low | high << 32);
+        }
+    }
+}
+
 /* A kernel for each type and width, a width for each d. */
 #define HD_TILE_KERNELS(kernel, name)                                                                                  \
     kernel(name##_bf16_32, HEDDLE_BF16, 32) kernel(name##_bf16_64, HEDDLE_BF16, 64)                                    \

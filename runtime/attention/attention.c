@@ -32,7 +32,7 @@ static heddle_status check_call(const heddle_attention *a, const heddle_attentio
         }
         x[i] = x[i] != NULL ? x[i] : &nothing;
     }
-    return HEDDLE_OK;
+    return a->on != NULL ? hd_attn_on_check_arrays(a, x, of->name, function) : HEDDLE_OK;
 }
 
 /* --- a caller's arrays and dense ones ----------------------------------------------------------------------------- */
@@ -131,7 +131,7 @@ static heddle_status run_forward(heddle_attention *a, const heddle_attention_arr
     const hd_attn_problem *p = &a->problem;
     pack_parts(a, p->spread > 1 ? a->rows : a->qkv, x);
     if (p->spread > 1) {
-        HD_TRY(hd_heads_move(&a->heads, HD_QKV_TO_HEADS, a->rows, a->qkv));
+        HD_TRY(hd_heads_move(&a->heads, HD_QKV_TO_HEADS, a->rows, a->qkv, HEDDLE_NO_STREAM));
     }
     widen(a, a->wide_q, a->qkv, a->q_elems);
     hd_core_forward call = {a->wide_q, (char *)a->qkv + a->q_elems * p->elem_bytes, a->o, a->top, a->log_sum, a->lse};
@@ -142,11 +142,11 @@ static heddle_status run_forward(heddle_attention *a, const heddle_attention_arr
     heddle_dtype type = p->real;
     if (p->spread > 1) {
         narrow(a, a->narrow_o, a->o, a->q_elems);
-        HD_TRY(hd_heads_move(&a->heads, HD_O_TO_ROWS, a->narrow_o, a->rows));
+        HD_TRY(hd_heads_move(&a->heads, HD_O_TO_ROWS, a->narrow_o, a->rows, HEDDLE_NO_STREAM));
         o = a->rows;
         type = p->dtype;
         if (p->options.log_sum_exp) {
-            HD_TRY(hd_heads_move(&a->heads, HD_LSE_TO_ROWS, a->lse, a->lse_rows));
+            HD_TRY(hd_heads_move(&a->heads, HD_LSE_TO_ROWS, a->lse, a->lse_rows, HEDDLE_NO_STREAM));
             out_lse = a->lse_rows;
         }
     }
@@ -166,7 +166,6 @@ heddle_status heddle_attention_forward(heddle_attention *attention, const heddle
                                        const heddle_attention_array *k, const heddle_attention_array *v,
                                        const heddle_attention_array *o, void *lse, heddle_stream stream)
 {
-    (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     heddle_attention *a = attention;
     const heddle_attention_array *x[] = {q, k, v, o};
@@ -188,7 +187,7 @@ heddle_status heddle_attention_forward(heddle_attention *attention, const heddle
         return hd_object_refuse(a->comm, a->problem.nranks, st);
     }
     a->has_forward = 0;
-    HD_TRY(run_forward(a, x, lse));
+    HD_TRY(a->on != NULL ? hd_attn_on_forward(a, x, lse, stream) : run_forward(a, x, lse));
     a->has_forward = 1;
     a->forwards++;
 out:
@@ -205,7 +204,7 @@ static heddle_status run_backward(heddle_attention *a, const heddle_attention_ar
     hd_strided all = heads_of(a, x[0], p->heads, 0, p->heads);
     a->core.table->pack(p->spread > 1 ? a->rows : a->d_o, &all, p->elem_bytes);
     if (p->spread > 1) {
-        HD_TRY(hd_heads_move(&a->heads, HD_O_TO_HEADS, a->rows, a->d_o));
+        HD_TRY(hd_heads_move(&a->heads, HD_O_TO_HEADS, a->rows, a->d_o, HEDDLE_NO_STREAM));
     }
     widen(a, a->wide_d_o, a->d_o, a->q_elems);
     a->core.kernels->row_dots(a->delta, a->o, a->wide_d_o, a->row_elems, p->width);
@@ -224,7 +223,7 @@ static heddle_status run_backward(heddle_attention *a, const heddle_attention_ar
     heddle_dtype type = p->real;
     if (p->spread > 1) {
         narrow(a, a->narrow_grad, a->grad, all_elems);
-        HD_TRY(hd_heads_move(&a->heads, HD_QKV_TO_ROWS, a->narrow_grad, a->rows));
+        HD_TRY(hd_heads_move(&a->heads, HD_QKV_TO_ROWS, a->narrow_grad, a->rows, HEDDLE_NO_STREAM));
         grad = a->rows;
         type = p->dtype;
     }
@@ -237,7 +236,6 @@ heddle_status heddle_attention_backward(heddle_attention *attention, const heddl
                                         const heddle_attention_array *dq, const heddle_attention_array *dk,
                                         const heddle_attention_array *dv, heddle_stream stream)
 {
-    (void)stream; /* host memory: done on return */
     heddle_status st = HEDDLE_OK;
     heddle_attention *a = attention;
     const heddle_attention_array *x[] = {d_o, dq, dk, dv};
@@ -255,7 +253,7 @@ heddle_status heddle_attention_backward(heddle_attention *attention, const heddl
     if (st != HEDDLE_OK) {
         return hd_object_refuse(a->comm, a->problem.nranks, st);
     }
-    HD_TRY(run_backward(a, x));
+    HD_TRY(a->on != NULL ? hd_attn_on_backward(a, x, stream) : run_backward(a, x));
     a->backwards++;
 out:
     return st == HEDDLE_OK ? HEDDLE_OK : hd_object_give_up(&a->broken, a->comm, a->problem.nranks, st);

@@ -23,6 +23,9 @@ typedef struct hd_row_set {
     int64_t rows;
 } hd_row_set;
 
+/* The rows of n members, one behind the other (core_gather.c); out: zeros. */
+heddle_status hd_rows_join(hd_row_set *out, const hd_row_set *rows, int n);
+
 typedef struct hd_attn_problem {
     heddle_attention_options options; /* key_lengths NULL; key heads filled in */
     uint64_t key_lengths_hash;        /* of all samples; 0: there are none */
@@ -222,25 +225,25 @@ typedef enum hd_heads_way {
 } hd_heads_way;
 
 typedef struct hd_heads {
-    int count; /* spread */
-    heddle_reshard *way[HD_HEADS_WAYS];
-    hd_moved moved[HD_HEADS_WAYS];
+    int count;                          /* spread */
+    heddle_reshard *way[HD_HEADS_WAYS]; /* NULL: not wanted */
 } hd_heads;
 
 /* Collective over comm, whose rank i holds part i. */
 heddle_status hd_heads_create(hd_heads *heads, heddle_comm *comm, const hd_attn_problem *problem);
 void hd_heads_destroy(hd_heads *heads);
 /* Dense [heads][batch][rows][width] arrays of the storage type (lse: real, no width) in peer-reachable memory. */
-heddle_status hd_heads_move(hd_heads *heads, hd_heads_way way, const void *src, void *dst);
-/* Execute and add to *moved what left this rank. */
-heddle_status hd_reshard_counted(heddle_reshard *reshard, const void *src, void *dst, hd_moved *moved);
+heddle_status hd_heads_move(hd_heads *heads, hd_heads_way way, const void *src, void *dst, heddle_stream stream);
+/* What has left this rank so far. NULL is legal. */
+hd_moved hd_reshard_moved(const heddle_reshard *reshard);
 /* A reshard of [x b s d] (d 0: [x b s]) on [sp=n]; a side: lengths of the n blocks of dim `dim`, HEDDLE_REPLICATED or
- * HEDDLE_PARTIAL. */
+ * HEDDLE_PARTIAL. of: space and deadline. */
 typedef struct hd_side_blocks {
     int dim;
     const int64_t *block;
 } hd_side_blocks;
 heddle_status hd_reshard_of_heads(heddle_reshard **out, heddle_comm *comm, heddle_dtype dtype, const int64_t extent[4],
-                                  const hd_side_blocks *from, const hd_side_blocks *to, int64_t deadline_ms);
+                                  const hd_side_blocks *from, const hd_side_blocks *to,
+                                  const heddle_attention_options *of);
 
 #endif

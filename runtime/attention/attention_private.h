@@ -15,6 +15,7 @@ struct heddle_attention {
     hd_core core;
     const hd_core_method *method;
     int core_made;
+    struct hd_attn_on *on; /* what it has on its device, instead of all arrays below (on.h); NULL: it is the host's */
 
     /* Dense [heads][batch][rows][width]. "rows": all heads of this rank's rows; "part": this part's heads of all rows
      * of the ring member. Without a heads exchange they are the same. Storage type unless said otherwise. */
@@ -42,5 +43,20 @@ struct heddle_attention {
 };
 
 const hd_core_method *hd_core_method_of(const hd_attn_problem *problem);
+
+/* An attention on a device (on.h). take: what this rank does alone; what it has made is attention->on, also where it
+ * failed. make: collective. */
+heddle_status hd_attn_on_check(const hd_attn_problem *problem, const heddle_comm *comm);
+heddle_status hd_attn_on_take(heddle_attention *a);
+heddle_status hd_attn_on_make(heddle_attention *a, heddle_status mine);
+void hd_attn_on_free(heddle_attention *a);
+hd_moved hd_attn_on_moved(const struct hd_attn_on *on, int is_back);
+const char *hd_attn_on_kernel(const struct hd_attn_on *on);
+/* A caller's arrays, which have been looked at, and whose memory is still to be. */
+heddle_status hd_attn_on_check_arrays(const heddle_attention *a, const heddle_attention_array *const *x,
+                                      const char *const *names, const char *function);
+heddle_status hd_attn_on_forward(heddle_attention *a, const heddle_attention_array *const *x, void *lse,
+                                 heddle_stream stream);
+heddle_status hd_attn_on_backward(heddle_attention *a, const heddle_attention_array *const *x, heddle_stream stream);
 
 #endif

@@ -13,27 +13,25 @@ typedef struct gather_state {
     void *dkv;                     /* real */
 } gather_state;
 
-static heddle_status join_rows(gather_state *state, const hd_core *core)
+heddle_status hd_rows_join(hd_row_set *out, const hd_row_set *rows, int n)
 {
     heddle_status st = HEDDLE_OK;
     size_t nsegs = 0;
-    hd_row_set *all = &state->rows[1];
-    for (int i = 0; i < core->nranks; i++) {
-        nsegs += (size_t)core->rows[i].nsegs;
+    for (int i = 0; i < n; i++) {
+        nsegs += (size_t)rows[i].nsegs;
     }
-    HD_TRY(hd_alloc((void **)&all->seg, nsegs, sizeof(hd_seg), "rows of an attention"));
-    for (int i = 0; i < core->nranks; i++) {
-        for (int j = 0; j < core->rows[i].nsegs; j++) {
-            hd_seg seg = core->rows[i].seg[j], *last = all->nsegs > 0 ? &all->seg[all->nsegs - 1] : NULL;
+    HD_TRY(hd_alloc((void **)&out->seg, nsegs, sizeof(hd_seg), "rows of an attention"));
+    for (int i = 0; i < n; i++) {
+        for (int j = 0; j < rows[i].nsegs; j++) {
+            hd_seg seg = rows[i].seg[j], *last = out->nsegs > 0 ? &out->seg[out->nsegs - 1] : NULL;
             if (last != NULL && last->lo + last->len == seg.lo) {
                 last->len += seg.len;
             } else {
-                all->seg[all->nsegs++] = (hd_seg){seg.lo, seg.len, all->rows};
+                out->seg[out->nsegs++] = (hd_seg){seg.lo, seg.len, out->rows};
             }
-            all->rows += seg.len;
+            out->rows += seg.len;
         }
     }
-    state->rows[0] = core->rows[core->rank];
 out:
     return st;
 }
@@ -44,7 +42,8 @@ static heddle_status gather_take(hd_core *core)
     const hd_attn_problem *p = core->problem;
     gather_state *state = core->method;
     HD_TRY(hd_alloc((void **)&state->length, (size_t)core->nranks, sizeof(int64_t), "a gathering attention"));
-    HD_TRY(join_rows(state, core));
+    HD_TRY(hd_rows_join(&state->rows[1], core->rows, core->nranks));
+    state->rows[0] = core->rows[core->rank];
     state->core = *core;
     state->core.scratch = state->core.wide = NULL;
     state->core.workspace_bytes = state->core.room_bytes = 0;
@@ -81,10 +80,9 @@ static heddle_status gather_create(hd_core *core)
     const int64_t extent[4] = {2 * core->kv_heads, p->batch, state->rows[1].rows, p->width};
     const hd_side_blocks by_rows = {2, state->length}, whole = {HEDDLE_REPLICATED, NULL},
                          partial = {HEDDLE_PARTIAL, NULL};
-    HD_TRY(hd_reshard_of_heads(&state->gather, core->comm, p->dtype, extent, &by_rows, &whole, p->options.deadline_ms));
+    HD_TRY(hd_reshard_of_heads(&state->gather, core->comm, p->dtype, extent, &by_rows, &whole, &p->options));
     if (!p->options.forward_only) {
-        HD_TRY(
-            hd_reshard_of_heads(&state->home, core->comm, p->real, extent, &partial, &by_rows, p->options.deadline_ms));
+        HD_TRY(hd_reshard_of_heads(&state->home, core->comm, p->real, extent, &partial, &by_rows, &p->options));
     }
 out:
     return st;
@@ -109,7 +107,8 @@ static heddle_status gather_forward(hd_core *core, const hd_core_forward *x)
     hd_held all = {x->kv, 1};
     hd_carry_arrays carry = {x->o, x->top, x->log_sum};
     if (state->gather != NULL) {
-        HD_TRY(hd_reshard_counted(state->gather, x->kv, state->kv, &core->moved[0]));
+        HD_TRY(heddle_reshard_execute(state->gather, x->kv, state->kv, HEDDLE_NO_STREAM));
+        core->moved[0] = hd_reshard_moved(state->gather);
         all.block = state->kv;
     }
     hd_core_start(&state->core, &carry);
@@ -130,7 +129,8 @@ static heddle_status gather_backward(hd_core *core, const hd_core_backward *x)
     int64_t elems = 2 * hd_core_elems(&state->core, core->kv_heads, 1);
     memset(state->dkv, 0, (size_t)(elems * core->problem->real_bytes));
     HD_TRY(hd_core_backward_block(&state->core, x, &all, state->dkv, (hd_poll){NULL, NULL}));
-    HD_TRY(hd_reshard_counted(state->home, state->dkv, x->dkv, &core->moved[1]));
+    HD_TRY(heddle_reshard_execute(state->home, state->dkv, x->dkv, HEDDLE_NO_STREAM));
+    core->moved[1] = hd_reshard_moved(state->home);
 out:
     return st;
 }

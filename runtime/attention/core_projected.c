@@ -59,7 +59,7 @@ static heddle_status projected_create(hd_core *core)
     }
     const int64_t extent[4] = {2 * core->kv_heads, p->batch, state->m, p->width};
     const hd_side_blocks whole = {HEDDLE_REPLICATED, NULL}, partial = {HEDDLE_PARTIAL, NULL};
-    HD_TRY(hd_reshard_of_heads(&state->add, core->comm, p->real, extent, &partial, &whole, p->options.deadline_ms));
+    HD_TRY(hd_reshard_of_heads(&state->add, core->comm, p->real, extent, &partial, &whole, &p->options));
 out:
     return st;
 }
@@ -81,12 +81,19 @@ static void projected_destroy(hd_core *core)
 
 static heddle_status add_up(hd_core *core, void *out)
 {
+    heddle_status st = HEDDLE_OK;
     projected_state *state = core->method;
     if (state->add == NULL) {
         memcpy(out, state->part, (size_t)(state->elems * core->problem->real_bytes));
         return HEDDLE_OK;
     }
-    return hd_reshard_counted(state->add, state->part, out, &core->moved[core->going_back]);
+    const hd_moved before = hd_reshard_moved(state->add);
+    HD_TRY(heddle_reshard_execute(state->add, state->part, out, HEDDLE_NO_STREAM));
+    const hd_moved after = hd_reshard_moved(state->add);
+    core->moved[core->going_back].bytes += after.bytes - before.bytes;
+    core->moved[core->going_back].messages += after.messages - before.messages;
+out:
+    return st;
 }
 
 /* Own keys and values, and a projection, as reals. */

@@ -1,6 +1,5 @@
 /* Making an attention object: every step that can fail on one rank is followed by an agreement. */
 #include "runtime/attention/attention_private.h"
-#include "runtime/device/device.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -129,7 +128,6 @@ static heddle_status take_all_memory(heddle_attention *a)
     int64_t own_rows = p->batch * p->member_rows[p->rank].rows;
     int64_t part_rows = p->batch * p->held[p->rank / p->spread].rows;
     int64_t *saved = &a->saved_bytes, *workspace = &a->workspace_bytes;
-    HD_TRY(hd_device_host_only(p->options.space, p->options.device, "attention"));
     a->row_elems = part->nq * part_rows;
     a->q_elems = a->row_elems * p->width;
     a->kv_elems = part->nkv * part_rows * p->width;
@@ -217,13 +215,14 @@ static heddle_status create_all(heddle_attention *a, const heddle_mesh *mesh)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(make_groups(a, mesh));
-    HD_TRY(hd_comm_agree(a->comm, take_all_memory(a)));
+    const int is_on_device = a->problem.options.space == HEDDLE_SPACE_DEVICE;
+    HD_TRY(hd_comm_agree(a->comm, is_on_device ? hd_attn_on_take(a) : take_all_memory(a)));
     a->method = hd_core_method_of(&a->problem);
     if (a->spread != NULL) {
         st = hd_heads_create(&a->heads, a->spread, &a->problem);
     }
     if (!out_of_step(st)) {
-        st = make_core(a, st);
+        st = is_on_device ? hd_attn_on_make(a, st) : make_core(a, st);
     }
     if (out_of_step(st)) {
         return hd_comm_abort_with(a->comm, st);
@@ -256,6 +255,9 @@ heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm,
     if (mine == HEDDLE_OK && heddle_mesh_size(mesh) != heddle_comm_size(comm)) {
         mine = hd_fail(HEDDLE_ERR_LAYOUT, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(mesh),
                        heddle_comm_size(comm));
+    }
+    if (mine == HEDDLE_OK) {
+        mine = hd_attn_on_check(&a->problem, comm);
     }
     if (mine == HEDDLE_OK) {
         describe(&fields, &a->problem, mesh, layout);
@@ -298,6 +300,7 @@ void heddle_attention_destroy(heddle_attention *attention)
     if (attention->core_made) {
         attention->method->destroy(&attention->core);
     }
+    hd_attn_on_free(attention);
     HD_FREE_ALL(attention->sources, attention->core.scratch, attention->core.wide, attention->core.method);
     hd_heads_destroy(&attention->heads);
     free_memory(attention);

@@ -33,7 +33,8 @@ static heddle_status make_layout(heddle_layout *out, const heddle_shape *shape, 
 }
 
 heddle_status hd_reshard_of_heads(heddle_reshard **out, heddle_comm *comm, heddle_dtype dtype, const int64_t extent[4],
-                                  const hd_side_blocks *from, const hd_side_blocks *to, int64_t deadline_ms)
+                                  const hd_side_blocks *from, const hd_side_blocks *to,
+                                  const heddle_attention_options *of)
 {
     heddle_status st = HEDDLE_OK;
     int n = heddle_comm_size(comm);
@@ -45,7 +46,9 @@ heddle_status hd_reshard_of_heads(heddle_reshard **out, heddle_comm *comm, heddl
     heddle_reshard_options options;
     heddle_reshard_options_init(&options);
     options.tuning = HEDDLE_TUNING_RULES;
-    options.deadline_ms = deadline_ms;
+    options.deadline_ms = of->deadline_ms;
+    options.space = of->space;
+    options.device = of->device;
     HD_TRY(make_layout(&from_layout, &shape, n, from));
     HD_TRY(make_layout(&to_layout, &shape, n, to));
     HD_TRY(heddle_reshard_create(out, comm, &shape, &mesh, &from_layout, &to_layout, &options));
@@ -53,39 +56,37 @@ out:
     return st;
 }
 
-heddle_status hd_reshard_counted(heddle_reshard *reshard, const void *src, void *dst, hd_moved *moved)
+hd_moved hd_reshard_moved(const heddle_reshard *reshard)
 {
-    heddle_status st = HEDDLE_OK;
+    hd_moved moved = {0, 0};
     heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
-    HD_TRY(heddle_reshard_get_info(&info, reshard));
-    int64_t before = info.measured_bytes_sent;
-    HD_TRY(heddle_reshard_execute(reshard, src, dst, HEDDLE_NO_STREAM));
-    HD_TRY(heddle_reshard_get_info(&info, reshard));
-    moved->bytes += info.measured_bytes_sent - before;
-    for (int peer = 0; peer < info.nranks; peer++) {
-        moved->messages += info.measured_bytes_to[peer] > 0;
+    if (reshard != NULL && heddle_reshard_get_info(&info, reshard) == HEDDLE_OK) {
+        moved.bytes = info.measured_bytes_sent;
+        for (int peer = 0; peer < info.nranks; peer++) {
+            moved.messages += info.measured_bytes_to[peer] > 0 ? info.executions : 0;
+        }
     }
-out:
-    return st;
+    return moved;
 }
 
 static heddle_status create_ways(hd_heads *heads, heddle_comm *comm, const hd_attn_problem *p, const int64_t *rows,
                                  const int64_t *packed, const int64_t *queries)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t total = p->held[p->rank / p->spread].rows, wait = p->options.deadline_ms;
+    const heddle_attention_options *of = &p->options;
+    int64_t total = p->held[p->rank / p->spread].rows;
     const int64_t qkv[4] = {p->packed_heads, p->batch, total, p->width};
     const int64_t o[4] = {p->heads, p->batch, total, p->width}, lse[4] = {p->heads, p->batch, total, 0};
     const hd_side_blocks by_rows = {2, rows}, by_packed = {0, packed}, by_queries = {0, queries};
     heddle_reshard **way = heads->way;
-    HD_TRY(hd_reshard_of_heads(&way[HD_QKV_TO_HEADS], comm, p->dtype, qkv, &by_rows, &by_packed, wait));
-    HD_TRY(hd_reshard_of_heads(&way[HD_O_TO_ROWS], comm, p->dtype, o, &by_queries, &by_rows, wait));
+    HD_TRY(hd_reshard_of_heads(&way[HD_QKV_TO_HEADS], comm, p->dtype, qkv, &by_rows, &by_packed, of));
+    HD_TRY(hd_reshard_of_heads(&way[HD_O_TO_ROWS], comm, p->dtype, o, &by_queries, &by_rows, of));
     if (p->options.log_sum_exp) {
-        HD_TRY(hd_reshard_of_heads(&way[HD_LSE_TO_ROWS], comm, p->real, lse, &by_queries, &by_rows, wait));
+        HD_TRY(hd_reshard_of_heads(&way[HD_LSE_TO_ROWS], comm, p->real, lse, &by_queries, &by_rows, of));
     }
     if (!p->options.forward_only) {
-        HD_TRY(hd_reshard_of_heads(&way[HD_O_TO_HEADS], comm, p->dtype, o, &by_rows, &by_queries, wait));
-        HD_TRY(hd_reshard_of_heads(&way[HD_QKV_TO_ROWS], comm, p->dtype, qkv, &by_packed, &by_rows, wait));
+        HD_TRY(hd_reshard_of_heads(&way[HD_O_TO_HEADS], comm, p->dtype, o, &by_rows, &by_queries, of));
+        HD_TRY(hd_reshard_of_heads(&way[HD_QKV_TO_ROWS], comm, p->dtype, qkv, &by_packed, &by_rows, of));
     }
 out:
     return st;
@@ -118,7 +119,7 @@ void hd_heads_destroy(hd_heads *heads)
     }
 }
 
-heddle_status hd_heads_move(hd_heads *heads, hd_heads_way way, const void *src, void *dst)
+heddle_status hd_heads_move(hd_heads *heads, hd_heads_way way, const void *src, void *dst, heddle_stream stream)
 {
-    return hd_reshard_counted(heads->way[way], src, dst, &heads->moved[way]);
+    return heddle_reshard_execute(heads->way[way], src, dst, stream);
 }

@@ -110,7 +110,9 @@ static heddle_status take_axes(hd_attn_problem *p, const heddle_mesh *mesh, cons
 {
     char reason[HD_METHOD_REASON_BYTES];
     hd_method_group *g = &p->members;
-    heddle_status st = hd_method_takes_arrays(reason, &p->shape, mesh, layout, 1);
+    heddle_shape shape = p->shape;
+    shape.dtype = shape.dtype == HEDDLE_F16 ? HEDDLE_BF16 : shape.dtype; /* whether the space has it is asked later */
+    heddle_status st = hd_method_takes_arrays(reason, &shape, mesh, layout, 1);
     g->naxes = hd_method_axes(g->axis, mesh, layout, 1U << 1, 1);
     if (st == HEDDLE_OK) {
         st = hd_method_takes_axes(reason, p->shape.dim[1].name, mesh, g->axis, g->naxes);

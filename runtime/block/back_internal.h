@@ -43,6 +43,7 @@ struct heddle_tape {
     int filled;
     uint64_t commits; /* of the block at the forward */
     heddle_box box;
+    uint64_t forward; /* of a device's block whose attention is sharded: which of its forwards */
     hd_keep keep;
 };
 

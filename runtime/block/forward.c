@@ -231,7 +231,8 @@ heddle_status heddle_block_forward(heddle_block *block, const heddle_tensor *x, 
         return HEDDLE_OK;
     }
     if (block->on != NULL) {
-        return hd_on_forward(block, &view, stream);
+        st = hd_on_forward(block, &view, stream);
+        goto out;
     }
     switch (block->options.kind) {
     case HEDDLE_STAGE_LINEAR:

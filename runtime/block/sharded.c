@@ -131,6 +131,8 @@ static heddle_status take_method(hd_block_sharded *s, const heddle_block *block,
     s->linear_options.decay = block->decay;
     s->linear_options.bidirectional = !block->options.causal;
     s->options.threads = block->seats;
+    s->options.space = block->options.space;
+    s->options.device = s->options.space == HEDDLE_SPACE_DEVICE ? heddle_comm_device(s->comm) : 0;
     s->linear_options.threads = block->seats;
     st = linear ? heddle_linear_method_parse(&s->linear_options.method, method)
                 : heddle_attention_method_parse(&s->options.method, method);
@@ -158,10 +160,9 @@ static heddle_status take_request(hd_block_sharded *s, unsigned *axes, const hed
         return hd_fail(HEDDLE_ERR_ARG, "a stage of kind %s mixes no dim: it has no attention to shard",
                        block->options.kind == HEDDLE_STAGE_MLP ? "MLP" : "CROSS");
     }
-    if (block->on != NULL) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
-                       "attention over a sharded dim ('%s') computes in host memory only; this block is on a device",
-                       method);
+    if (block->options.space != HEDDLE_SPACE_HOST &&
+        heddle_comm_device(s->comm) != heddle_comm_device(block->options.comm)) {
+        return hd_fail(HEDDLE_ERR_ARG, "the block is on a device that the communicator does not have");
     }
     if (block->sharded != NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "the block's attention has a method already");

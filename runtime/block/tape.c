@@ -69,7 +69,9 @@ heddle_status heddle_tape_reserve(heddle_tape *tape, const heddle_box *box)
     hd_block_view view;
     HD_TRY(HD_NEED(tape, box));
     HD_TRY(hd_block_look_at(&view, tape->block, box));
-    st = tape->block->on != NULL && heddle_box_elems(box) > 0 ? hd_on_reserve_tape(tape, &view) : HEDDLE_OK;
+    st = tape->block->on != NULL && (heddle_box_elems(box) > 0 || tape->block->sharded != NULL)
+             ? hd_on_reserve_tape(tape, &view)
+             : HEDDLE_OK;
 out:
     return st;
 }
@@ -144,7 +146,8 @@ heddle_status heddle_block_backward(heddle_block *block, const heddle_tensor *dx
         return HEDDLE_OK;
     }
     if (block->on != NULL) {
-        return hd_on_backward(block, &view, tape, dconditioning, stream);
+        st = hd_on_backward(block, &view, tape, dconditioning, stream);
+        goto out;
     }
     HD_TRY(hd_back_pack(block)); /* the transposed weights, once after each commit */
     HD_TRY(hd_back_gradients(block));

@@ -75,10 +75,10 @@ static heddle_status run_block(heddle_executor *e, heddle_tensor *x, const heddl
         } else {
             st = heddle_block_forward(e->block[step], x, &box, conditioning, stream);
         }
-        const heddle_block_traffic traffic = traffic_of(e->block[step]);
+        st = st == HEDDLE_OK ? hd_executor_settle(e, stream) : st;
+        const heddle_block_traffic traffic = traffic_of(e->block[step]); /* a device has counted by now */
         e->step[step].planned += traffic.planned_forward_bytes;
         e->step[step].sent += traffic.measured_bytes - sent_before;
-        st = st == HEDDLE_OK ? hd_executor_settle(e, stream) : st;
     }
     e->step[step].block_ns = hd_now_ns() - start_ns;
     return hd_executor_tell(e, st);

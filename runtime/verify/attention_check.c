@@ -1,4 +1,5 @@
 #include "runtime/verify/attention_check.h"
+#include "runtime/verify/device_array.h"
 
 #include <heddle/heddle.h>
 #include <math.h>
@@ -8,8 +9,9 @@
 
 enum { CALLS = 2 };
 
-/* What rounding terms to bf16 once adds, in roundings of f32. */
+/* What rounding terms to bf16, or f16, once adds, in roundings of f32. */
 #define BF16_ROUNDING 0x1p16
+#define F16_ROUNDING 0x1p13
 
 /* Inputs, then results in the order in which they are judged. */
 enum { ARRAY_Q, ARRAY_K, ARRAY_V, ARRAY_DO, ARRAY_E, ARRAY_F, RESULTS, ARRAYS = RESULTS + ATTENTION_BY_VALUES };
@@ -25,6 +27,8 @@ typedef struct run {
     heddle_box box, kv_box;
     int counts; /* 1: of all replicas of this part, this one counts in sums over ranks */
     judge_array array[ARRAYS];
+    void *there[ARRAYS]; /* the memory of arrays on the device; NULL: it is the host's that is given */
+    heddle_stream stream;
     attention_errors *errors;
     char *problem;
 } run;
@@ -75,6 +79,17 @@ static int splits_key_heads(const run *r)
     return has_group && r->kv_box.len[2] < r->box.len[2] && r->kv_box.len[2] % ranks != 0;
 }
 
+/* On a device sums are f32 in another order, and weights and gradients of scores are rounded to the type before they
+ * are multiplied. */
+static double allowed_there(const run *r)
+{
+    const heddle_dtype dtype = r->c->shape.dtype;
+    if (r->c->options.space != HEDDLE_SPACE_DEVICE) {
+        return 0;
+    }
+    return dtype == HEDDLE_BF16 ? 4 * BF16_ROUNDING : dtype == HEDDLE_F16 ? 4 * F16_ROUNDING : 16;
+}
+
 static void clear_errors(run *r)
 {
     const heddle_dtype dtype = r->c->shape.dtype;
@@ -87,6 +102,7 @@ static void clear_errors(run *r)
                       : i == ATTENTION_BY_VALUES ? "<dv v> = <do o>"
                                                  : "<dk k> = <dq q>";
         error->allowed = row[i] + (summed && dtype == HEDDLE_BF16 && splits_key_heads(r) ? BF16_ROUNDING : 0);
+        error->allowed += i < ATTENTION_BY_VALUES ? allowed_there(r) : 0;
     }
 }
 
@@ -109,7 +125,7 @@ static judge_part part_of(const run *r, int which)
 static heddle_status make_arrays(run *r)
 {
     heddle_status st = HEDDLE_OK;
-    heddle_dtype dtype = r->c->shape.dtype, real = dtype == HEDDLE_BF16 ? HEDDLE_F32 : dtype;
+    heddle_dtype dtype = r->c->shape.dtype, real = dtype == HEDDLE_F64 ? HEDDLE_F64 : HEDDLE_F32;
     for (int i = 0; i < ARRAYS && st == HEDDLE_OK; i++) {
         judge_part part = part_of(r, i);
         int lse = i == RESULTS + ATTENTION_LSE, dense = i == ARRAY_E || i == ARRAY_F || i >= RESULTS + ATTENTION_DE;
@@ -141,7 +157,9 @@ static void free_run(run *r)
 {
     for (int i = 0; i < ARRAYS; i++) {
         judge_array_free(&r->array[i]);
+        heddle_buffer_free(r->comm, r->there[i]);
     }
+    judge_stream_destroy(r->comm, r->stream);
     attention_free(&r->reference);
     attention_free(&r->size);
 }
@@ -252,19 +270,54 @@ static heddle_status judge_traffic(run *r, const heddle_attention *attention)
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
+/* What the library is given of an array, and the same memory on the device. */
+static heddle_attention_array given(const run *r, int which)
+{
+    const judge_array *x = &r->array[which];
+    heddle_attention_array array = x->array;
+    if (r->there[which] != NULL) {
+        array.data = (char *)r->there[which] + ((char *)x->array.data - x->memory);
+    }
+    return array;
+}
+
+/* All arrays, with what lies around their elements, to the device, or results from it. */
+static heddle_status carry(const run *r, int is_back)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int i = is_back ? RESULTS : 0; i < ARRAYS && st == HEDDLE_OK && r->there[i] != NULL; i++) {
+        const judge_array *x = &r->array[i];
+        st = is_back ? judge_device_copy(r->comm, x->memory, r->there[i], x->bytes, r->stream)
+                     : judge_device_copy(r->comm, r->there[i], x->memory, x->bytes, r->stream);
+    }
+    return st;
+}
+
 static heddle_status call(run *r, heddle_attention *attention)
 {
-    judge_array *a = r->array, *out = a + RESULTS;
+    const heddle_attention_array q = given(r, ARRAY_Q), k = given(r, ARRAY_K), v = given(r, ARRAY_V),
+                                 d_o = given(r, ARRAY_DO), o = given(r, RESULTS + ATTENTION_O),
+                                 lse = given(r, RESULTS + ATTENTION_LSE), dq = given(r, RESULTS + ATTENTION_DQ),
+                                 dk = given(r, RESULTS + ATTENTION_DK), dv = given(r, RESULTS + ATTENTION_DV);
     for (int i = RESULTS; i < ARRAYS; i++) {
-        judge_array_poison(&a[i]);
+        judge_array_poison(&r->array[i]);
     }
-    heddle_status st = heddle_attention_forward(
-        attention, &a[ARRAY_Q].array, &a[ARRAY_K].array, &a[ARRAY_V].array, &out[ATTENTION_O].array,
-        r->c->options.log_sum_exp ? out[ATTENTION_LSE].array.data : NULL, HEDDLE_NO_STREAM);
-    return st != HEDDLE_OK
-               ? st
-               : heddle_attention_backward(attention, &a[ARRAY_DO].array, &out[ATTENTION_DQ].array,
-                                           &out[ATTENTION_DK].array, &out[ATTENTION_DV].array, HEDDLE_NO_STREAM);
+    heddle_status st = carry(r, 0);
+    st = st != HEDDLE_OK ? st
+                         : heddle_attention_forward(attention, &q, &k, &v, &o,
+                                                    r->c->options.log_sum_exp ? lse.data : NULL, r->stream);
+    st = st != HEDDLE_OK ? st : heddle_attention_backward(attention, &d_o, &dq, &dk, &dv, r->stream);
+    return st != HEDDLE_OK ? st : carry(r, 1);
+}
+
+static heddle_status place_arrays(run *r)
+{
+    const int is_there = r->c->options.space == HEDDLE_SPACE_DEVICE;
+    heddle_status st = is_there ? judge_stream_create(&r->stream, r->comm) : HEDDLE_OK;
+    for (int i = 0; i < ARRAYS && st == HEDDLE_OK && is_there; i++) {
+        st = heddle_buffer_alloc(&r->there[i], r->comm, r->array[i].bytes, HEDDLE_SPACE_DEVICE);
+    }
+    return st;
 }
 
 static heddle_status execute(run *r)
@@ -272,7 +325,11 @@ static heddle_status execute(run *r)
     heddle_attention *attention = NULL;
     heddle_attention_options options = r->c->options;
     options.key_lengths = r->n.key_lengths;
-    heddle_status st = heddle_attention_create(&attention, r->comm, &r->c->shape, &r->c->mesh, &r->c->layout, &options);
+    options.device = options.space == HEDDLE_SPACE_DEVICE ? heddle_comm_device(r->comm) : 0;
+    heddle_status st = place_arrays(r);
+    st = st != HEDDLE_OK
+             ? st
+             : heddle_attention_create(&attention, r->comm, &r->c->shape, &r->c->mesh, &r->c->layout, &options);
     if (st == HEDDLE_OK && r->n.projected > 0) {
         st = heddle_attention_set_projection(attention, r->array[ARRAY_E].array.data, r->array[ARRAY_F].array.data,
                                              r->array[RESULTS + ATTENTION_DE].array.data,

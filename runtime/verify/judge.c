@@ -6,9 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Below this, exponentials and products have lost bits or are 0: no number of terms of it counts. */
+/* Below this, exponentials and products have lost bits or are 0: no number of terms of it counts. In f16, which ends at
+ * 2^-24, it is the terms that are of the type. */
 static double underflow(heddle_dtype dtype)
 {
+    if (dtype == HEDDLE_F16) {
+        return 0x1p-34;
+    }
     return dtype == HEDDLE_F64 ? 0x1p-1000 : 0x1p-118;
 }
 
@@ -20,6 +24,9 @@ static double rounding_of(heddle_dtype dtype)
 /* What storing `value` in the dtype may change, where that is not the arithmetic's own rounding. */
 static double stored_rounding(heddle_dtype dtype, double value)
 {
+    if (dtype == HEDDLE_F16 && value != 0) {
+        return ldexp(1, (ilogb(value) > -14 ? ilogb(value) : -14) - 11);
+    }
     return dtype == HEDDLE_BF16 && value != 0 ? ldexp(1, ilogb(value) - 8) : 0;
 }
 
@@ -52,7 +59,7 @@ void judge_element(judge_error *error, heddle_dtype dtype, double got, double wa
 
 void judge_identity(judge_error *error, heddle_dtype dtype, double sum, double other, double size)
 {
-    double rounding = dtype == HEDDLE_BF16 ? 0x1p-8 : rounding_of(dtype);
+    double rounding = dtype == HEDDLE_BF16 ? 0x1p-8 : dtype == HEDDLE_F16 ? 0x1p-11 : rounding_of(dtype);
     double roundings = sum == other ? 0 : fabs(sum - other) / (rounding * size + underflow(dtype));
     if (!(roundings <= error->worst)) {
         error->worst = roundings;

@@ -16,10 +16,32 @@ static uint16_t to_bf16(float value)
                                               : (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
+enum { F16_DIGITS = 10, F16_SMALLEST = -14 /* exponent of normal numbers */, F16_INFINITY = 0x7c00 };
+
+static uint16_t to_f16(double value)
+{
+    const uint16_t sign = signbit(value) ? 0x8000 : 0;
+    if (!isfinite(value) || value == 0) {
+        return (uint16_t)(sign | (value == 0 ? 0 : F16_INFINITY | (isnan(value) ? 0x200 : 0)));
+    }
+    const int e = ilogb(value) > F16_SMALLEST ? ilogb(value) : F16_SMALLEST;
+    const double bits = rint(ldexp(fabs(value), F16_DIGITS - e)) + (double)((e - F16_SMALLEST) << F16_DIGITS);
+    return (uint16_t)(sign | (bits < F16_INFINITY ? (unsigned)bits : F16_INFINITY));
+}
+
+static double from_f16(uint16_t bits)
+{
+    const int e = bits >> F16_DIGITS & 0x1f, rest = bits & 0x3ff;
+    const double size = e == 0x1f ? (rest != 0 ? NAN : INFINITY)
+                        : e == 0  ? ldexp(rest, F16_SMALLEST - F16_DIGITS)
+                                  : ldexp(rest + 0x400, e - 1 + F16_SMALLEST - F16_DIGITS);
+    return bits & 0x8000 ? -size : size;
+}
+
 void judge_store(char *to, heddle_dtype dtype, double value)
 {
     float narrow = (float)value;
-    uint16_t bits = to_bf16(narrow);
+    uint16_t bits = dtype == HEDDLE_F16 ? to_f16(value) : to_bf16(narrow);
     const void *from = dtype == HEDDLE_F64 ? (const void *)&value : dtype == HEDDLE_F32 ? (const void *)&narrow : &bits;
     memcpy(to, from, heddle_dtype_bytes(dtype));
 }
@@ -38,6 +60,9 @@ double judge_load(const char *from, heddle_dtype dtype)
         return narrow;
     }
     memcpy(&bits, from, sizeof bits);
+    if (dtype == HEDDLE_F16) {
+        return from_f16(bits);
+    }
     uint32_t wide = (uint32_t)bits << 16;
     memcpy(&narrow, &wide, sizeof narrow);
     return narrow;

@@ -40,7 +40,7 @@ int judge_array_gaps_kept(judge_array *x);
 /* *sum += <x, y>, *size += <|x|, size of y>, over the elements that both hold. size: of whole arrays. */
 void judge_array_product(double *sum, double *size, const judge_array *x, const judge_array *y, const double *y_size);
 
-/* One element of the dtype f64, f32 or bf16. */
+/* One element of the dtype f64, f32, bf16 or f16. */
 void judge_store(char *to, heddle_dtype dtype, double value);
 double judge_load(const char *from, heddle_dtype dtype);
 

@@ -44,7 +44,7 @@ done <<<"$table"
 # Not merged: no fma where the program has a product and a sum.
 ! awk '/\.entry/ { on = index($0, "hd_mul_P") > 0 } on { print }' "$work/alone.ptx" | grep -q "fma\." || fail "hd_mul is merged with a sum"
 
-for source in kernels/cuda/{rows,elements,heads,rows_back,heads_back,columns,attention,attention_back}.cu; do
+for source in kernels/cuda/{rows,elements,heads,rows_back,heads_back,columns,attention,attention_back,parts}.cu; do
     name=$(basename "$source" .cu)
     ptx "$source" "$work/$name.ptx"
     instructions=('ld\.global[.:a-zA-Z0-9_]*v4' 'st\.global[.:a-zA-Z0-9_]*v4')

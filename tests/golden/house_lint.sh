@@ -36,7 +36,7 @@ allowed() {
     runtime/move) echo "runtime/base =runtime/device =runtime/comm runtime/move kernels | runtime/comm/face" ;;
     runtime/reshard) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard kernels | runtime/comm/face" ;;
     runtime/attention) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/method runtime/attention kernels | runtime/comm/face" ;;
-    runtime/block/device) echo "runtime/base runtime/layout =runtime/device =runtime/comm runtime/move/device_list.h runtime/move/device_list.c runtime/block kernels | runtime/comm/face" ;;
+    runtime/block/device) echo "runtime/base runtime/layout =runtime/device =runtime/comm runtime/move runtime/attention runtime/block kernels | runtime/comm/face" ;;
     runtime/block) echo "runtime/base runtime/layout runtime/block kernels | =runtime/comm runtime/comm/face runtime/attention" ;;
     runtime/session) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/session | runtime/comm/face runtime/schedule" ;;
     runtime/parallel) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/block runtime/parallel kernels | runtime/comm/face" ;;

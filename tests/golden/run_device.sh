@@ -79,7 +79,11 @@ has "blocks and switches on cuda:0, cuda:1 by wire peer, copied to and from host
 says "blocks there, bf16" 0 "$bits" "$model" --size t=5,s=14,c=64 --layers 1 --device cuda --ranks 2 --check --backward \
     --recompute --dtype bf16 --transport shm
 there "blocks there, json" 0 '"blocks_on": "cuda:0, cuda:1"' --ranks 2 --json
-there "a method there" 77 "attention over a sharded dim ('ring') computes in host memory only" --ranks 3 --method s.attn=ring
+there "a method there" 0 "check: equal within the tolerance to one rank" --ranks 3 --check --backward --method s.attn=ring
+has "check: bytes sent = bytes planned for 3 ranks"
+has "copied to and from host memory: 0 bytes"
+there "heads dealt there" 0 "$bits" --ranks 2 --check --method s.attn=ulysses
+there "a method of the host" 77 "method rsa works in host memory only" --ranks 3 --method s.attn=rsa
 
 says "a rank dies" 1 "rank 1" "$model" --ranks 3 --device cuda --blocks host --transport "fault(kill=60@1):shm" --passes 1000000 \
     --deadline 3600 --layers 1

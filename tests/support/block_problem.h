@@ -105,8 +105,8 @@ static inline void *stored(const float *x, int64_t elems, heddle_dtype dtype)
 {
     void *memory = must_alloc(elems, heddle_dtype_bytes(dtype));
     for (int64_t i = 0; i < elems; i++) {
-        if (dtype == HEDDLE_BF16) {
-            ((uint16_t *)memory)[i] = hd_bf16_from_f32(x[i]);
+        if (dtype == HEDDLE_BF16 || dtype == HEDDLE_F16) {
+            ((uint16_t *)memory)[i] = dtype == HEDDLE_BF16 ? hd_bf16_from_f32(x[i]) : hd_f16_from_f32(x[i]);
         } else {
             ((float *)memory)[i] = x[i];
         }
@@ -116,7 +116,10 @@ static inline void *stored(const float *x, int64_t elems, heddle_dtype dtype)
 
 static inline double value_at(const void *x, heddle_dtype dtype, int64_t i)
 {
-    return dtype == HEDDLE_BF16 ? (double)hd_f32_from_bf16(((const uint16_t *)x)[i]) : (double)((const float *)x)[i];
+    const uint16_t *half = x;
+    return dtype == HEDDLE_BF16  ? (double)hd_f32_from_bf16(half[i])
+           : dtype == HEDDLE_F16 ? (double)hd_f32_from_f16(half[i])
+                                 : (double)((const float *)x)[i];
 }
 
 static inline heddle_box whole_box(const heddle_shape *shape)

@@ -41,7 +41,7 @@ HEDDLE_CHECKED heddle_status heddle_tape_create(heddle_tape **out, heddle_block 
                                                 const heddle_tape_options *options);
 HEDDLE_API void heddle_tape_destroy(heddle_tape *tape); /* NULL is legal */
 /* As heddle_block_reserve, for heddle_block_forward_tape and heddle_block_backward with this tape: what it keeps, the
- * gradients and the block's workspace. */
+ * gradients and the block's workspace. Collective where heddle_block_forward is, on a device. */
 HEDDLE_CHECKED heddle_status heddle_tape_reserve(heddle_tape *tape, const heddle_box *box);
 /* Activation memory: what the last forward call keeps, 0 before it and after one that failed half way. NULL: 0.
  * docs/blocks.md has the formula of each stage. */

@@ -1,7 +1,9 @@
 /* ATTENTION on a device: norm, qkv, norm and rotation of heads, attention where the rows lie, projection, residual. */
 #include "runtime/block/device/device.h"
 
+#include "runtime/attention/on.h"
 #include "runtime/base/base.h"
+#include "runtime/block/sharded.h"
 
 #include <math.h>
 
@@ -43,6 +45,53 @@ hd_device_attention hd_on_attention_of(const hd_on_call *call, void *qkv, void *
                                  .stats = stats};
 }
 
+static int is_sharded(const heddle_block *block)
+{
+    return block->sharded != NULL && block->sharded->attention != NULL;
+}
+
+/* Of the group's object; rows lie in the box's order here, too. */
+static hd_on_arrays arrays_of(const hd_on_call *call, const hd_device_tokens *a, const hd_device_tokens *b,
+                              const hd_device_tokens *c, const hd_device_tokens *d)
+{
+    return (hd_on_arrays){call->view->inner, {*a, *b, *c, *d}};
+}
+
+heddle_status hd_on_attend(hd_on_call *call, const hd_device_attention *of)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_block_sharded *s = call->block->sharded;
+    if (!is_sharded(call->block)) {
+        return HD_ON_LAUNCH(call, attention, of);
+    }
+    const hd_on_arrays x = arrays_of(call, &of->q, &of->k, &of->v, &of->o);
+    if (!call->is_dry) {
+        HD_TRY(hd_attn_on_forward_on(s->attention, &x, NULL, call->stream));
+        s->held = ++s->forwards;
+    }
+out:
+    return st;
+}
+
+heddle_status hd_on_attend_back(hd_on_call *call, const hd_device_attention_back *back)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_block_sharded *s = call->block->sharded;
+    if (!is_sharded(call->block)) {
+        return HD_ON_LAUNCH(call, attention_back, back);
+    }
+    const hd_device_attention *of = &back->of;
+    const hd_on_arrays x = arrays_of(call, &of->q, &of->k, &of->v, &back->dq); /* dq is written behind that */
+    const hd_on_arrays dx = arrays_of(call, &back->d_o, &back->dq, &back->dk, &back->dv);
+    if (!call->is_dry && call->tape->forward != s->held) { /* the object holds another forward */
+        HD_TRY(hd_attn_on_forward_on(s->attention, &x, NULL, call->stream));
+        s->held = call->tape->forward;
+    }
+    HD_TRY(call->is_dry ? HEDDLE_OK : hd_attn_on_backward_on(s->attention, &dx, call->stream));
+out:
+    return st;
+}
+
 /* Those of q, then of k, which lie beside one another: one launch where they are not normed. */
 hd_device_heads hd_on_heads_of(const hd_on_call *call, int which)
 {
@@ -54,9 +103,11 @@ hd_device_heads hd_on_heads_of(const hd_on_call *call, int which)
                              .d = block->head_channels,
                              .row_stride = 3 * call->c,
                              .weight = has_norm ? call->on->param[HD_PARAM_Q_NORM + which] : NULL,
-                             .cos_sin = call->on->cos_sin,
+                             .cos_sin = call->on->cos_sin != NULL && !call->is_dry
+                                            ? call->on->cos_sin + call->view->t_lo * call->block->head_channels
+                                            : call->on->cos_sin,
                              .inner = call->view->inner,
-                             .extent = call->view->t};
+                             .extent = call->view->t > 0 ? call->view->t : 1};
 }
 
 int hd_on_turns(const heddle_block *block)
@@ -106,7 +157,7 @@ heddle_status hd_on_mix(hd_on_call *call, hd_on_mixed *a, const void *x)
         HD_TRY(HD_ON_LAUNCH(call, convert, a->turned, call->dtype, a->qkv, call->dtype, 3 * call->rows * call->c));
     }
     HD_TRY(hd_on_turn(call, a->turned));
-    st = HD_ON_LAUNCH(call, attention, &attention);
+    st = hd_on_attend(call, &attention);
 out:
     return st;
 }

@@ -2,6 +2,7 @@
 #include "runtime/block/device/device.h"
 
 #include "runtime/base/base.h"
+#include "runtime/block/sharded.h"
 
 /* What lies between the layers, from the tape, or made again from the input. */
 static heddle_status restore(hd_on_call *call, hd_on_mixed *a)
@@ -13,7 +14,9 @@ static heddle_status restore(hd_on_call *call, hd_on_mixed *a)
         call->kept.wide = hd_on_take(call, 3 * elems, elem);
         call->kept.o = hd_on_take(call, elems, elem);
         call->kept.mixer = hd_on_take(call, call->rows * call->block->options.heads, 2 * sizeof(float));
-        return hd_on_mix(call, a, call->kept.x);
+        HD_TRY(hd_on_mix(call, a, call->kept.x));
+        call->tape->forward = call->block->sharded != NULL ? call->block->sharded->held : 0;
+        goto out;
     }
     *a = (hd_on_mixed){.qkv = call->kept.wide,
                        .turned = call->kept.wide,
@@ -62,7 +65,7 @@ heddle_status hd_on_attention_back(hd_on_call *call)
                                            .dk = gradients.k,
                                            .dv = gradients.v,
                                            .delta = delta};
-    HD_TRY(HD_ON_LAUNCH(call, attention_back, &back));
+    HD_TRY(hd_on_attend_back(call, &back));
     HD_TRY(heads_back(call, d_qkv, a.qkv));
     st = hd_on_in_back(call, HD_LAYER_QKV, d_qkv, call->kept.x, 0);
 out:

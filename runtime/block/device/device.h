@@ -49,6 +49,7 @@ typedef struct hd_on_call {
     heddle_stream stream;
     int keeps; /* kept is there */
     hd_kept kept;
+    heddle_tape *tape;                          /* of kept */
     const heddle_conditioning_gradient *wanted; /* NULL: none */
     int64_t rows, c;
     heddle_dtype dtype;
@@ -73,6 +74,8 @@ heddle_status hd_on_room_end(hd_on_room *room, int captures, heddle_stream strea
 heddle_status hd_on_room_settle(hd_on_room *room); /* what is in its own stream has ended */
 /* At least so many bytes. HEDDLE_ERR_ARG: they are missing, and `stream` is being captured. */
 heddle_status hd_on_room_reserve(hd_on_room *room, size_t bytes, heddle_stream stream);
+/* HEDDLE_ERR_ARG: `stream` is being captured, which allows no allocation of `what`. */
+heddle_status hd_on_need_no_capture(const hd_on_room *room, size_t bytes, heddle_stream stream, const char *what);
 /* As hd_reserve, in the memory of the room's device. */
 heddle_status hd_on_reserve(hd_on_room *room, void **memory, size_t *held_bytes, size_t bytes, heddle_stream stream,
                             const char *what);
@@ -138,6 +141,9 @@ heddle_status hd_on_attention(hd_on_call *call);
 heddle_status hd_on_attention_back(hd_on_call *call);
 heddle_status hd_on_mix(hd_on_call *call, hd_on_mixed *a, const void *x); /* up to o */
 hd_device_attention hd_on_attention_of(const hd_on_call *call, void *qkv, void *o, float *stats);
+/* Attention of whole fibres, or the group's over a sharded dim. */
+heddle_status hd_on_attend(hd_on_call *call, const hd_device_attention *of);
+heddle_status hd_on_attend_back(hd_on_call *call, const hd_device_attention_back *back);
 int hd_on_turns(const heddle_block *block); /* heads are normed or rotated */
 heddle_status hd_on_turn(hd_on_call *call, void *qkv);
 hd_device_heads hd_on_heads_of(const hd_on_call *call, int which); /* 0: of q (and k, without norms), 1: of k */

@@ -94,7 +94,7 @@ void hd_on_room_leave(hd_on_room *room)
     hd_free(room);
 }
 
-static heddle_status need_no_capture(const hd_on_room *room, size_t bytes, heddle_stream stream, const char *what)
+heddle_status hd_on_need_no_capture(const hd_on_room *room, size_t bytes, heddle_stream stream, const char *what)
 {
     int captures = 0;
     heddle_status st = room->device->library->stream_captures(&captures, room->device->number, stream);
@@ -114,7 +114,7 @@ heddle_status hd_on_reserve(hd_on_room *room, void **memory, size_t *held_bytes,
     if (*held_bytes >= bytes) {
         return HEDDLE_OK;
     }
-    HD_TRY(need_no_capture(room, bytes, stream, what));
+    HD_TRY(hd_on_need_no_capture(room, bytes, stream, what));
     let_go(room, *memory);
     *memory = NULL;
     *held_bytes = 0;
