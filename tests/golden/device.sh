@@ -57,6 +57,14 @@ example=${HEDDLE_BUILD:?}/example_05_device
 [ "$(grep -c ': 0 wrong after the switch, 0 in the pass' "$folder/out")" = 4 ] || { cat "$folder/out"; failed=1; }
 HEDDLE_CUDASIM_DEVICES=0 "$example" >"$folder/out" 2>&1
 [ $? = 77 ] || { echo "FAILED: example_05_device without a device"; cat "$folder/out"; failed=1; }
+example=$HEDDLE_BUILD/example_06_device_model
+"$example" >"$folder/out" 2>&1 && grep -q "two ranks are bitwise equal to one" "$folder/out" || {
+    echo "FAILED: example_06_device_model:"
+    cat "$folder/out"
+    failed=1
+}
+HEDDLE_CUDASIM_DEVICES=0 "$example" >"$folder/out" 2>&1
+[ $? = 77 ] || { echo "FAILED: example_06_device_model without a device"; cat "$folder/out"; failed=1; }
 unset HEDDLE_MODULE_PATH
 says "the same on the host" 0 "1 reshard" 'u8[t=2 s=3] on [x=2]: t@x -> s@x(1 2) as s,t' --save "$folder/host"
 diff -r "$folder/device" "$folder/host" || { echo "FAILED: saved parts differ"; failed=1; }
