@@ -57,23 +57,22 @@ static void describe(hd_fields *fields, const hd_request *request)
     hd_fields_add(fields, "space", "%d", (int)o->space);
 }
 
-heddle_status hd_facts_agree(hd_facts *facts, heddle_comm *comm, const hd_request *request, heddle_status mine)
+heddle_status hd_facts_agree(heddle_reshard *plan, heddle_comm *comm, heddle_status mine)
 {
     heddle_status st = HEDDLE_OK;
-    char line[HEDDLE_LINE_BYTES] = "";
-    hd_fields fields = {.what = "reshard", .line = line};
+    hd_fields fields = {.what = "reshard", .line = plan != NULL ? plan->line_text : ""};
     hd_facts own;
-    if (mine == HEDDLE_OK) {
-        heddle_ignore(heddle_reshard_format(line, sizeof line, &request->line));
-        describe(&fields, request);
+    if (plan != NULL) {
+        describe(&fields, &plan->request);
     }
     HD_TRY(hd_comm_agree_on(comm, &fields, mine));
+    const hd_request *request = &plan->request;
     memset(&own, 0, sizeof own);
     memcpy(own.src_stride_elems, request->src_stride_elems, sizeof own.src_stride_elems);
     memcpy(own.dst_stride_elems, request->dst_stride_elems, sizeof own.dst_stride_elems);
     own.src_bytes = request->src_bytes;
     own.dst_bytes = request->dst_bytes;
-    HD_TRY(hd_comm_allgather_or_abort(comm, &own, facts, sizeof own));
+    HD_TRY(hd_comm_allgather_or_abort(comm, &own, plan->facts, sizeof own));
 out:
     return st;
 }

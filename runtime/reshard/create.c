@@ -211,7 +211,7 @@ static heddle_status create_plan(heddle_reshard **out, heddle_comm *comm, const 
     if (own == HEDDLE_OK) {
         own = alloc_plan(&plan, comm, request);
     }
-    HD_TRY(hd_facts_agree(plan != NULL ? plan->facts : NULL, comm, request, own));
+    HD_TRY(hd_facts_agree(plan, comm, own));
     HD_TRY(make(plan));
     *out = plan;
     plan = NULL;

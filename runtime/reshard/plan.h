@@ -38,10 +38,6 @@ static inline int64_t hd_footprint_bytes(int64_t src_bytes, int64_t dst_bytes)
     return (src_bytes < most ? src_bytes : most) + (dst_bytes < most ? dst_bytes : most);
 }
 
-/* Collective: facts[nranks]. Returns `mine` when that failed; HEDDLE_ERR_MISMATCH on every rank names the first rank
- * and field that differ. */
-heddle_status hd_facts_agree(hd_facts *facts, heddle_comm *comm, const hd_request *request, heddle_status mine);
-
 /* --- the plan ----------------------------------------------------------------------------------------------------- */
 
 struct heddle_reshard {
@@ -69,6 +65,9 @@ struct heddle_reshard {
     char path[32], kernel_name[32], trials[640], line_text[HEDDLE_LINE_BYTES], why[1152];
 };
 
+/* Collective: fills plan->facts; plan is NULL where `mine`, which is returned, has failed. HEDDLE_ERR_MISMATCH on every
+ * rank names the first rank and field that differ. */
+heddle_status hd_facts_agree(heddle_reshard *plan, heddle_comm *comm, heddle_status mine);
 /* A phase as parts (parts.c), and where its zeros go. The lists are freed with hd_parts_free. */
 heddle_status hd_parts_make(hd_transfer_spec *out, hd_copy *clear, heddle_reshard *plan, int phase);
 void hd_parts_free(hd_transfer_spec *spec);
