@@ -1,20 +1,20 @@
 """Convolutions and norms of diffusers' models over ranks: video UNets along frames, decoders along rows and frames."""
+import time
+
 import pytest
 import torch
 from diffusers import (AutoencoderKL, AutoencoderKLTemporalDecoder, UNetMotionModel, UNetSpatioTemporalConditionModel)
-from heddle.torch import Attend, Extent, Gather, Halo, Numbered, Split, Sums, prove
+from heddle.torch import Attend, Extent, Gather, Halo, Numbered, Split, Sums, explore, prove
 
 torch.set_num_threads(1)
 
 
 def stable_video():
     torch.manual_seed(0)
-    down = "CrossAttnDownBlockSpatioTemporal", "DownBlockSpatioTemporal"
-    up = "UpBlockSpatioTemporal", "CrossAttnUpBlockSpatioTemporal"
     model = UNetSpatioTemporalConditionModel(
-        sample_size=16, block_out_channels=(32, 32), num_attention_heads=(2, 4), layers_per_block=1,
-        down_block_types=down, up_block_types=up, cross_attention_dim=16, projection_class_embeddings_input_dim=48,
-        addition_time_embed_dim=16, num_frames=5)
+        sample_size=16, block_out_channels=(32,), num_attention_heads=(2,), layers_per_block=1, cross_attention_dim=16,
+        down_block_types=("CrossAttnDownBlockSpatioTemporal",), up_block_types=("CrossAttnUpBlockSpatioTemporal",),
+        projection_class_embeddings_input_dim=48, addition_time_embed_dim=16, num_frames=5)
     ends = Split("sample", "b f c h w", "f"), Gather("output.sample", "b f _ h w", "f")
     return model, [("", ends), *temporal(model)], dict(
         sample=torch.randn(1, 5, 8, 6, 4), timestep=torch.tensor(3.0), encoder_hidden_states=torch.randn(1, 1, 16),
@@ -37,10 +37,9 @@ def temporal(model):
 def animated():
     torch.manual_seed(0)
     model = UNetMotionModel(
-        sample_size=8, block_out_channels=(32, 32), layers_per_block=1, cross_attention_dim=16, num_attention_heads=2,
-        down_block_types=("CrossAttnDownBlockMotion", "DownBlockMotion"),
-        up_block_types=("UpBlockMotion", "CrossAttnUpBlockMotion"), motion_num_attention_heads=2,
-        motion_max_seq_length=16)
+        sample_size=8, block_out_channels=(32,), layers_per_block=1, cross_attention_dim=16, num_attention_heads=2,
+        down_block_types=("CrossAttnDownBlockMotion",), up_block_types=("CrossAttnUpBlockMotion",),
+        motion_num_attention_heads=2, motion_max_seq_length=16)
     plan = [("", (Split("sample", "b c f h w", "f"), Split("encoder_hidden_states", "(b f) l _", "f"),
                   Gather("output.sample", "b _ f h w", "f")))]
     for name, module in model.named_modules():
@@ -84,11 +83,22 @@ def temporal_decoder():
     return model, plan, dict(sample=torch.randn(10, 4, 4, 4), image_only_indicator=torch.zeros(2, 5), num_frames=5)
 
 
+#: a line for each model of which arguments do not tell their dims apart
+DIMS = {animated: {"sample": "b c f h w", "encoder_hidden_states": "(b f) l c"},
+        temporal_decoder: {"image_only_indicator": "b f", "sample": "(b f) c h w", "num_frames": "f"}}
+
+
 @pytest.mark.parametrize("made", (stable_video, animated, decoder, temporal_decoder))
 def test_video_models(made):
     model, plan, given = made()
-    proof = prove(model, plan, ranks=3, **given)
-    print(proof)
-    assert proof and proof.forward <= 1e-5 and proof.gradients <= 1e-4 and proof.bytes_total > 0, str(proof)
+    hand = prove(model, plan, ranks=3, **given)
+    print(hand)
+    assert hand and hand.forward <= 1e-5 and hand.gradients <= 1e-4 and hand.bytes_total > 0, str(hand)
     lost = next(at for at, (_, step) in reversed(list(enumerate(plan))) if isinstance(step, (Sums, Halo)))
     assert not prove(model, plan[:lost] + plan[lost + 1:], ranks=2, gradients=False, **given), plan[lost]
+    began = time.monotonic()
+    found = explore(model, dims=DIMS.get(made), **given)
+    seconds = time.monotonic() - began
+    mine = found.plan(model, "[sp=3]", method="ulysses")
+    print(f"{found.model}: explored in {seconds:.1f} s; {mine.why}; {mine.proof}; by hand {hand.bytes_total} bytes")
+    assert mine.proof and mine.proof.bytes_total <= hand.bytes_total, str(mine)

@@ -117,6 +117,16 @@ def test_a_pyramid_on_simulated_ranks():
         assert not proof and proof.worst.startswith(pattern), (pattern, str(proof))
 
 
+def test_the_plan_is_found():
+    model, x = Net(), torch.randn(2, 3, 12, 8)
+    found = ht.explore(model, x)
+    plan = found.plan(model, "[sp=3]")
+    assert plan.proof.bytes_total <= ht.prove(model, NET, x, ranks=3, gradients=False).bytes_total, str(plan)
+    assert all(word in str(plan) for word in ("h is cut", "Halo", "Sums", "Numbered")) and "whole" not in plan.why
+    assert ht.prove(model, plan, torch.randn(1, 3, 10, 4), ranks=4)
+    assert ht.lint(model, plan, x, found=found) == []
+
+
 def test_bytes_are_those_of_the_rows_that_are_reached():
     conv = One(torch.nn.Conv1d(2, 4, 5, padding=2))
     plan = {"inner": (Split("input", "b c s", "s"), Halo("input", "b c s", "s", 2), Gather("output", "b o s", "s"))}

@@ -1,6 +1,7 @@
 """The dims of a model's arguments: named by the caller, or found by giving the model other extents."""
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
@@ -33,6 +34,8 @@ class Axes:
     def __init__(self) -> None:
         self.dims: Dict[str, Given] = {}
         self.of: Dict[Axis, str] = {}
+        self.folded: Dict[Axis, Tuple[str, ...]] = {}  #: axes of several
+        self.numbers: Dict[str, str] = {}  #: arguments that are the extent of a dim
         self.shapes: Dict[str, Shapes] = {}  #: with each dim's other extent
 
     def text(self, name: str, x: torch.Tensor) -> str:
@@ -45,26 +48,45 @@ def longer(x: torch.Tensor, axis: int, more: int) -> torch.Tensor:
     return x.index_select(axis, at)
 
 
-def named(given: Tensors, texts: Mapping[str, str]) -> Axes:
-    """As the caller says."""
-    axes = Axes()
+def named(given: Tensors, texts: Mapping[str, str], numbers: Mapping[str, int]) -> Axes:
+    """As the caller says: of tensors, and of numbers that are extents."""
+    axes, folded = Axes(), []
     for name, text in texts.items():
+        if name in numbers:
+            axes.numbers[name] = text
+            continue
         if name not in given:
             raise ArgumentError(f"explore: dims are given for '{name}', and the arguments that are tensors are "
                                 f"{', '.join(map(repr, given)) or 'none'}")
         dims, x = Dims(text), given[name]
-        if len(dims.groups) != x.dim() or any(len(group) > 1 for group in dims.groups):
+        if len(dims.groups) != x.dim():
             raise ArgumentError(f"explore: '{text}' for '{name}', which has the shape {tuple(x.shape)}: wanted a name "
                                 "for every axis, _ where it is none")
-        for axis, word in enumerate(dims.names):
-            if word.startswith("any") or word == "c":
-                continue
-            there = axes.dims.setdefault(word, Given(word, x.shape[axis]))
-            if there.extent != x.shape[axis]:
-                raise ArgumentError(f"explore: '{word}' is {there.extent} and, in '{name}', {x.shape[axis]}: another "
-                                    "extent wants another name")
-            axes.of[name, axis] = word
+        for axis, group in enumerate(dims.groups):
+            if len(group) > 1:
+                folded.append((name, axis, group, text))
+            elif not group[0].startswith("any") and group[0] != "c":
+                _same(axes, group[0], x.shape[axis], name)
+                axes.of[name, axis] = group[0]
+    for name, axis, group, text in folded:  # whose parts others have said
+        extents = [axes.dims[word].extent for word in group if word in axes.dims]
+        if len(extents) != len(group) or math.prod(extents) != given[name].shape[axis]:
+            known = " ".join(f"{dim.name}={dim.extent}" for dim in axes.dims.values())
+            raise ArgumentError(f"explore: '{text}' for '{name}', whose dim {axis} is {given[name].shape[axis]}: "
+                                f"wanted the product of dims that other axes have, which are {known or 'none'}")
+        axes.folded[name, axis] = group
+    for name, word in axes.numbers.items():
+        if word not in axes.dims:
+            raise ArgumentError(f"explore: '{name}' is said to be the extent of '{word}', which no tensor has")
+        _same(axes, word, numbers[name], name)
     return axes
+
+
+def _same(axes: Axes, word: str, extent: int, name: str) -> None:
+    there = axes.dims.setdefault(word, Given(word, extent))
+    if there.extent != extent:
+        raise ArgumentError(f"explore: '{word}' is {there.extent} and, in '{name}', {extent}: another extent wants "
+                            "another name")
 
 
 def _weights_take(model: torch.nn.Module) -> Set[int]:
@@ -148,14 +170,23 @@ def _name(group: List[Axis], dims: List[Any], given: Tensors, axes: Axes) -> str
     return name
 
 
-def grown(args: Any, kwargs: Any, group: List[Axis], step: int) -> Tuple[Any, Any]:
-    """The arguments with longer axes."""
+def grown(args: Any, kwargs: Any, group: List[Axis], step: int, axes: Optional[Axes] = None) -> Tuple[Any, Any]:
+    """The arguments with longer axes; of a dim that has a name, also where it is folded with others, or a number."""
     at = {name: [axis for other, axis in group if other == name] for name, _ in group}
+    dim = axes.of[group[0]] if axes else ""
+    folded = [(axis, names) for axis, names in axes.folded.items() if dim in names] if axes else []
+    numbers = [name for name, word in axes.numbers.items() if word == dim] if axes else []
 
     def change(name: str, x: torch.Tensor) -> torch.Tensor:
         for axis in at.get(name, ()):
             x = longer(x, axis, step)
+        for (other, axis), names in folded if axes else ():
+            if other == name:
+                extents = [axes.dims[word].extent for word in names] if axes else []
+                x = longer(x.unflatten(axis, extents), axis + names.index(dim), step).flatten(
+                    axis, axis + len(names) - 1)
         return x
+    kwargs = {name: value + step if name in numbers else value for name, value in kwargs.items()}
     return replaced(args, change), replaced(kwargs, change)
 
 

@@ -26,6 +26,7 @@ class Module:
     weights: int = 0  #: parameters, those of what is in it included
     channels: int = 0  #: of the last axis of its first result
     calls: int = 1  #: in one pass of the model
+    numbered: Dict[str, str] = field(default_factory=dict)  #: arguments that are the numbers of a dim's rows
     is_block: bool = False  #: a module of a list
     extents: Dict[str, int] = field(default_factory=dict)  #: of the dims, there
 

@@ -12,7 +12,7 @@ from .axes import Axes, Axis, Shapes, found, grown, named, shapes_of, steady
 from .exploration import Exploration, Module
 from .flow import argument_names, as_argument, flow_of
 from .kept import kept
-from .probe import Finding, Probe, Reading, called
+from .probe import Finding, Probe, Reading, called, numbered
 from .solve import Folded, depends_on, extents_of, solved
 from .trees import Tensors, replaced, tensors_of
 
@@ -32,7 +32,7 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
     each of its modules on changed rows and on fewer rows; it is afterwards as it was, and so are the random numbers.
 
     dims      what the axes of arguments are, where it cannot be found: {"hidden_states": "b c f h w"}, `c` and `_` for
-              channels
+              channels; `(b f) l c` where axes are folded, {"num_frames": "f"} of a number that is an extent
     progress  is called with the name of every module
 
     ArgumentError: no module, no tensor among the arguments, names of dims that do not fit. UnsupportedError: parameters
@@ -92,16 +92,18 @@ def _axes(model: torch.nn.Module, args: Any, kwargs: Any, given: Tensors, dims: 
           shapes: Shapes) -> Axes:
     def runs(group: List[Axis], step: int) -> Optional[Shapes]:
         """The shapes with longer axes; None: the model refuses, or nothing inside it is longer."""
-        more_args, more_kwargs = grown(args, kwargs, group, step)
+        more_args, more_kwargs = grown(args, kwargs, group, step, axes)
         try:
             other = shapes_of(model, more_args, more_kwargs)
         except Exception:  # whatever a model raises
             return None
         inside = [key for key in other if not key.startswith(":in:") and key in shapes]
         return other if any(other[key] != shapes[key] for key in inside) else None
+    axes: Optional[Axes] = None
     if dims is None:
         return found(given, model, shapes, runs)
-    axes = named(given, dims)
+    numbers = {name: value for name, value in kwargs.items() if type(value) is int}
+    axes = named(given, dims, numbers)
     for name, dim in axes.dims.items():
         group = [axis for axis, other in axes.of.items() if other == name]
         dim.step, others = steady(group, shapes, runs)
@@ -237,6 +239,8 @@ def _turned(ways: Mapping[str, List[List[Folded]]], turn: int) -> Dict[str, Sequ
 def _written(made: Module, reading: Reading, tensors: Tensors, out: Tensors, names: List[str]) -> None:
     made.given = {as_argument(at, names): _text(reading.given[at]) for at in tensors}
     made.out = {at: _text(reading.out[at]) for at in out}
+    made.numbered = {as_argument(at, names): dim for at, x in tensors.items()
+                     for dim in [numbered(x, reading.given[at])] if dim}
     for axes in (*reading.given.values(), *reading.out.values()):
         for axis in axes:
             for part in axis:

@@ -20,6 +20,7 @@ class Finding:
     kind: str  #: free, mixes, halo, causal, reduction, table, unknown
     why: str = ""  #: a sentence, where the kind alone does not say it
     rows: int = 0  #: of a halo, each way
+    times: int = 1  #: so many rows of an argument are one of these, before a stride
 
     @property
     def is_free(self) -> bool:
@@ -94,11 +95,11 @@ class Probe:
         away = [(int(j) - row) for row, (rows, _) in seen.items() for j in rows.nonzero().flatten()]
         if not any(away):
             return self._confirmed()
-        far = max(map(abs, away))
+        far, times = max(map(abs, away)), max(self.extents) // self.extent
         if min(away) >= 0:
-            return Finding("causal", f"a row of {self.dim} reaches {far} rows behind it", far)
+            return Finding("causal", f"a row of {self.dim} reaches {far} rows behind it", far, times)
         if far < self.extent - 1:
-            return Finding("halo", f"a row of {self.dim} reaches rows up to {far} away", far)
+            return Finding("halo", f"a row of {self.dim} reaches rows up to {far} away", far, times)
         if self.extent >= 4 and self._is_reduction():
             return Finding("reduction", f"of the rows of {self.dim} it needs sums alone")
         return Finding("mixes")
@@ -223,10 +224,34 @@ def _differs(a: torch.Tensor, b: torch.Tensor, within: float) -> torch.Tensor:
     return far | (a.isnan() != b.isnan())
 
 
+def seeded() -> None:
+    """As torch.manual_seed, which looks who calls it for longer than a layer takes."""
+    torch.default_generator.manual_seed(0)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
+
+
+def numbered(x: torch.Tensor, axes: Sequence[Folded]) -> str:
+    """The dim whose rows these integers number from 0; none: nothing."""
+    if x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
+        return ""
+    for at, axis in enumerate(axes):
+        for inner, dim in enumerate(axis[0].dims if len(axis) == 1 else ()):
+            extent = axis[0].extents[inner]
+            if extent < 3 or x.shape[at] != axis[0].length:
+                continue
+            rows = torch.arange(extent, device=x.device).reshape([-1 if i == inner else 1 for i in
+                                                                  range(len(axis[0].extents))])
+            rows = rows.expand(axis[0].extents).reshape([-1 if i == at else 1 for i in range(x.dim())])
+            if bool((x == rows).all()):
+                return dim
+    return ""
+
+
 def called(module: torch.nn.Module, args: Any, kwargs: Any) -> Run:
     """A module that runs by itself, with the same random numbers every time."""
     def run(change: Callable[[str, torch.Tensor], torch.Tensor]) -> Tensors:
-        torch.manual_seed(0)
+        seeded()
         def copied(name: str, x: torch.Tensor) -> torch.Tensor:
             y = change(name, x)
             return y.clone() if y is x else y  # what a module writes to

@@ -17,6 +17,7 @@ from ..exploring.flow import Call, Passed
 from ..modules import Gather, Sizes
 from ..proving import Proof, prove
 from ..ranks import Dims
+from .along import along_plans, is_near
 from .plan import Plan
 
 _TRIES_MAX = 24
@@ -33,12 +34,21 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
     if grid.naxes != 1:
         raise ArgumentError(f"the mesh is {mesh}, wanted one axis: [sp=4]")
     size = grid.axis[0].size
+    tried: List[Tuple[Plan, Proof]] = []
+    if schedule is None and is_near(found):
+        for plans in along_plans(found, model, size, method, saved_forwards):
+            quick = [(_quickly(model, plan, found), plan) for plan in plans]
+            tried += [(plan, proof) for proof, plan in quick if not proof]
+            for _, plan in sorted((each for each in quick if each[0]), key=lambda each: each[0].bytes_total):
+                plan.proof = prove(model, plan, *found.given[0], ranks=min(max(size, 2), 3), **found.given[1])
+                if plan.proof:
+                    return plan
+                tried.append((plan, plan.proof))
     draft = Draft(found, model)
     if schedule is not None and schedule.mesh != mesh:
         raise ArgumentError(f"the schedule of {schedule.model} is for {schedule.mesh}, and the ranks are {mesh}")
     if schedule is None:
         schedule = draft.scheduled(mesh, machine, sizes, method)
-    tried: List[Tuple[Plan, Proof]] = []
     for plan in itertools.islice(draft.plans(schedule, size, method, saved_forwards), _TRIES_MAX):
         proof = _proved(model, plan, found, min(size, 3))
         if proof:
@@ -49,9 +59,13 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
     raise UnsupportedError(f"{found.model} on {mesh}: {said}")
 
 
+def _quickly(model: torch.nn.Module, plan: Plan, found: Exploration) -> Proof:
+    return prove(model, plan, *found.given[0], ranks=2, gradients=False, **found.given[1])
+
+
 def _proved(model: torch.nn.Module, plan: Plan, found: Exploration, ranks: int) -> Proof:
     args, kwargs = found.given
-    quick = prove(model, plan, *args, ranks=2, gradients=False, **kwargs)
+    quick = _quickly(model, plan, found)
     return prove(model, plan, *args, ranks=max(ranks, 2), **kwargs) if quick else quick
 
 

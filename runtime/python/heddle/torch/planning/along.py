@@ -1,0 +1,187 @@
+"""Plans that cut one dim from a model's arguments to its results: what mixes it has rows of neighbours, sums, or
+attention of all ranks, or the whole where nothing of these serves."""
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import torch
+
+from ...errors import UnsupportedError
+from ..attending import Attend
+from ..exploring.exploration import Exploration, Module
+from ..exploring.rows import words_of
+from ..halo import Halo, Numbered
+from ..modules import Extent, Gather, Split
+from ..sums import Sums
+from .plan import Plan
+
+Steps = List[Tuple[str, Any]]
+_NORMS = "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"
+
+
+def is_near(found: Exploration) -> bool:
+    """Are there modules of which rows of neighbours or sums are all that they want?"""
+    return any(seen.kind in ("halo", "reduction") for module in found.modules.values() for seen in module.dims.values())
+
+
+def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: str,
+                saved: int) -> Iterator[List[Plan]]:
+    """Of every dim of the arguments, those together, and first, of which the fewest modules want the whole."""
+    from .found import merged
+    drafts = []
+    for dim in found.dims:
+        draft = _Along(found, model, dim, size, method, saved)
+        if dim != "b" and dim not in found.fixed and draft.is_sequence():
+            try:
+                draft.make()
+            except UnsupportedError:
+                continue
+            drafts.append(draft)
+    for gathers in sorted({draft.gathers for draft in drafts}):
+        yield [Plan(merged(steps), f"{found.model}: {draft.dim} is cut all the way; {draft.said()}")
+               for draft in drafts if draft.gathers == gathers for steps in draft.ways()]
+
+
+class _Along:
+    def __init__(self, found: Exploration, model: torch.nn.Module, dim: str, size: int, method: str, saved: int):
+        self.found, self.dim, self.gathers = found, dim, 0
+        self._size, self._method, self._saved = size, method, saved
+        self.steps: Steps = []
+        self._numbers: Steps = []
+        extents = [n for n in (module.extents.get(dim, 0) for module in found.modules.values())
+                   if n > 0 and (n % found.dims[dim] == 0 or found.dims[dim] % n == 0)]
+        #: rows of the arguments that go together, so that inner tensors which have fewer have whole numbers of them
+        self._unit = math.lcm(*(found.dims[dim] // math.gcd(n, found.dims[dim]) for n in extents)) if extents else 1
+        self._rows = found.dims[dim] // self._unit
+        self._is_scaled = any(n != self._rows for n in extents)
+        self._modules = dict(model.named_modules())
+
+    def is_sequence(self) -> bool:
+        return any(self.dim in text.replace("(", " ").replace(")", " ").split() for text in self.found[""].out.values())
+
+    def said(self) -> str:
+        kinds = [type(step).__name__ for _, step in self.steps]
+        counts = {kind: kinds.count(kind) for kind in ("Halo", "Sums", "Attend", "Numbered")}
+        counts["Gather"] = self.gathers
+        return ", ".join(f"{count} by {kind}" for kind, count in counts.items() if count) or "nothing mixes it"
+
+    def ways(self) -> Iterator[Steps]:
+        """Numbers of rows may be the model's own, or be given to it."""
+        yield self.steps + self._numbers
+        if self._numbers:
+            yield self.steps
+
+    def make(self) -> None:
+        root = self.found[""]
+        if self._rows < 2:
+            raise UnsupportedError(f"{self.dim} has {self._rows} rows that can be cut")
+        scaled = f"({self.dim} {self._unit})"
+        self.steps = [("", Split(name, self._text(text).replace(f"({self.dim} _)", scaled), self.dim))
+                      for name, text in sorted(root.given.items(), key=lambda each: "(" in each[1]) if self._has(text)]
+        self.steps += [("", Extent(name, self.dim)) for name, value in self.found.given[1].items()
+                       if type(value) is int and value == self.found.dims[self.dim] and self._unit == 1]
+        if not self.steps:
+            raise UnsupportedError(f"no argument has {self.dim}")
+        ends = [("", Gather(_place(name), self._text(text), self.dim)) for name, text in root.out.items()
+                if self._has(text)]
+        for name in self._children(""):
+            self._visit(name)
+        if not any(isinstance(step, (Attend, Halo, Sums)) for _, step in self.steps):
+            raise UnsupportedError(f"nothing that mixes {self.dim} would do with less than the whole")
+        self.steps += ends
+
+    def _children(self, name: str) -> List[str]:
+        """Modules that are called by this one's own code."""
+        below = [other for other in self.found.modules if other != name and (not name or other.startswith(f"{name}."))]
+        return [other for other in below if not any(other.startswith(f"{more}.") for more in below)]
+
+    def _visit(self, name: str) -> None:
+        module = self.found[name]
+        self._numbers += [(name, Numbered(at, self._text(module.given[at]), self.dim)) for at in module.numbered
+                          if module.numbered[at] == self.dim]
+        seen = module.dims.get(self.dim)
+        if seen is None or seen.kind == "table":
+            return
+        if seen.is_free:
+            for child in self._children(name):
+                self._visit_numbers(child)
+            return
+        children = self._children(name)
+        attends = any(each.module == name for each in self.found.flow.attentions)
+        is_by_children = any(map(self._is_mixing, children)) or bool(children) and "it raises" in seen.why
+        is_by_children = is_by_children and all(map(self._is_whole, children))
+        own = self._own(module) if attends or not is_by_children else []
+        self.steps += own
+        if is_by_children and not any(isinstance(step, Gather) for _, step in own):
+            for child in children:
+                self._visit(child)
+
+    def _visit_numbers(self, name: str) -> None:
+        if self.found[name].numbered:
+            self._visit(name)
+
+    def _is_mixing(self, name: str) -> bool:
+        seen = self.found[name].dims.get(self.dim)
+        return seen is not None and not seen.is_free and seen.kind != "table" or any(
+            map(self._is_mixing, self._children(name)))
+
+    def _is_whole(self, name: str) -> bool:
+        """Does it take rows that a rank can have its block of, none that its parent has put beside them?"""
+        call = next((call for call in self.found.flow.calls if call.module == name), None)
+        for passed in call.given if call else ():
+            words = words_of(self.found[name].given.get(passed.name, ""))
+            if any(axis == [(self.dim,)] and n % self._rows for axis, n in zip(words, passed.shape)):
+                return False
+        return True
+
+    def _own(self, module: Module) -> Steps:
+        """What the module's own code does."""
+        seen, name = module.dims[self.dim], module.name
+        given = [at for at, text in module.given.items() if self._has(text)]
+        out = [at for at, text in module.out.items() if self._has(text)]
+        attentions = [each for each in self.found.flow.attentions if each.module == name]
+        if attentions and all(each.rows == each.keys == module.extents[self.dim] for each in attentions):
+            heads = min(each.kv_heads for each in attentions)
+            auto = "ulysses" if heads >= self._size else "gather-kv"
+            return [(name, Attend(self.dim, auto if self._method == "auto" else self._method, self._saved))]
+        if not attentions and len(given) == 1 and len(out) == 1:
+            text, after = self._text(module.given[given[0]]), self._text(module.out[out[0]])
+            ends = {"out": _place(out[0]), "out_dims": "" if after == text else after}
+            if seen.kind in ("halo", "causal"):
+                reach = seen.rows * seen.times
+                return [(name, Halo(given[0], text, self.dim, reach, 0 if seen.kind == "causal" else reach, **ends))]
+            if seen.kind == "unknown" and "on fewer rows" in seen.why:
+                return [(name, Numbered(given[0], text, self.dim, **ends))]
+        if not attentions and seen.kind == "reduction" and type(self._modules[name]).__name__ in _NORMS:
+            return [(name, Sums(self.dim))]
+        self.gathers += 1
+        return [*((name, Gather(at, self._text(module.given[at]), self.dim)) for at in given),
+                *((name, Split(_place(at), self._text(module.out[at]), self.dim)) for at in out)]
+
+    def _has(self, text: str) -> bool:
+        return any(self.dim in part for axis in words_of(text) for part in axis)
+
+    def _text(self, text: str) -> str:
+        """As a step has it: others than b and this dim are of no matter, and may have other extents there."""
+        words = []
+        for axis in words_of(text):
+            here = [part for part in axis if self.dim in part]
+            if not here:
+                words.append("b" if axis == [("b",)] else "_")
+                continue
+            if len(axis) > 1:
+                raise UnsupportedError(f"'{text}' has {self.dim} beside other rows")
+            words.append(self._axis(here[0]))
+        return " ".join(words)
+
+    def _axis(self, part: Tuple[str, ...]) -> str:
+        at = part.index(self.dim)
+        before = ["b"] if part[:at] == ("b",) else ["_"] if at else []
+        behind = ["_"] if len(part) > at + 1 or self._is_scaled else []
+        words = [*before, self.dim, *behind]
+        return f"({' '.join(words)})" if len(words) > 1 else words[0]
+
+
+def _place(name: str) -> str:
+    return f"output.{name}" if name else "output"
