@@ -366,7 +366,7 @@ with heddle.Comm.open() as comm, torch.no_grad():
     wrapped = torch.nn.Sequential(torch.nn.Sequential(wan()))
     refused(heddle.UnsupportedError, "knows no Sequential: it knows Latte", heddle.diffusers.parallelize, wrapped, comm)
     refused(heddle.UnsupportedError, "Unwrap it: its .0.0 is one", heddle.diffusers.parallelize, wrapped, comm)
-    refused(heddle.UnsupportedError, "finds a plan for heddle.torch.parallelize", heddle.diffusers.parallelize,
+    refused(heddle.UnsupportedError, "With example=dict(...)", heddle.diffusers.parallelize,
             two.text, comm)
     refused(heddle.UnsupportedError, "knows no int", heddle.diffusers.parallelize, 3, comm)
 dist.destroy_process_group()

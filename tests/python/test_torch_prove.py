@@ -1,5 +1,6 @@
 """Plans against the whole model, on ranks that are simulated in one process: right ones, and wrong ones by name."""
 import copy
+import pathlib
 
 import pytest
 import torch
@@ -233,5 +234,26 @@ with heddle.Comm.open() as comm:
     refused(heddle.ArgumentError, "has no stage 'space.0'", ht.parallelize, model, heddle.plan(
         "stdit3-xl2", comm.mesh), comm)
     assert torch.equal(model(**given), one) and not model._forward_pre_hooks
+print("ok", flush=True)
+""", 2)
+
+
+def test_a_class_that_has_no_plan_by_hand_is_explored(tmp_path):
+    fork(tmp_path, COMMON + f"""
+import sys
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+import heddle.diffusers
+from test_torch_prove import made
+
+with heddle.Comm.open() as comm:
+    model, given = made()
+    whole = model(**given)
+    refused(heddle.UnsupportedError, "With example=dict", heddle.diffusers.parallelize, model, comm)
+    handle = heddle.diffusers.parallelize(model, comm, example=given)
+    assert "Video on [sp=2] was explored" in handle.why and "h is cut in space" in handle.why, handle.why
+    assert (model(**given) - whole).abs().max() <= 1e-6
+    handle.remove()
+    refused(Exception, "", heddle.diffusers.parallelize, model, comm, example=dict(given, word=given["x"][:1]))
+    assert torch.equal(model(**given), whole) and not model._forward_pre_hooks
 print("ok", flush=True)
 """, 2)

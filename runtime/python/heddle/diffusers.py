@@ -12,7 +12,7 @@ import operator
 import os
 import re
 import tempfile
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .attention import check_saved
 from .comm import Comm
@@ -23,6 +23,7 @@ from .model import import_config
 from .schedule import Schedule
 from .schedule import plan as planned
 from .torch.attending import Attend
+from .torch.exploring import explore
 from .torch.modules import Count, Gather, Parallel, Sizes, Split, Step, Switch, Without, put_on
 from .torch.planning import Plan
 from .torch.ranks import Ranks
@@ -33,7 +34,8 @@ _SAME = "the same bits as one process, as far as torch's kernels give a row its 
 
 
 def parallelize(model: Any, comm: Comm, method: str = "auto", saved_forwards: int = 1, *,
-                machine: Optional[MachineLike] = None, tokens: Optional[int] = None) -> Parallel:
+                machine: Optional[MachineLike] = None, tokens: Optional[int] = None,
+                example: Optional[Mapping[str, Any]] = None, dims: Optional[Mapping[str, str]] = None) -> Parallel:
     """Puts heddle's hooks on a model of diffusers; `handle.remove()` takes them off, `handle.why` says what was chosen.
     Arguments and results are whole on every rank. With "switch" and "ulysses" every row goes through torch's kernels as
     in one process: the same bits where a kernel gives a row the same bits whatever other rows stand beside it, else
@@ -50,6 +52,9 @@ def parallelize(model: Any, comm: Comm, method: str = "auto", saved_forwards: in
                     ulysses where heads are enough for the ranks, else gather-kv
     tokens          of the sequence (of a video: frames times places), for the machine; None: those of the clip that is
                     usual for the model
+    example         the arguments of a forward of small extents, for a model of a class that has no plan here: it is
+                    explored with them (heddle.torch.explore, with these `dims`), which takes seconds, and the plan that
+                    is found is proved; `handle.why` says so. Of a class that is known they are not looked at
 
     ArgumentError: a method that this model does not have, a machine or tokens where nothing is left to decide, more
     ranks than the machine has; and what heddle.Machine raises. Of a model that `heddle import` does not know
@@ -60,6 +65,8 @@ def parallelize(model: Any, comm: Comm, method: str = "auto", saved_forwards: in
     try:
         for each in _models_of(model):
             made = functools.partial(_plan_of, each, comm, method, saved_forwards, on, tokens)
+            if example is not None and _known(each) is None and not _holding(each):
+                made = functools.partial(_explored, each, comm.mesh, method, saved_forwards, machine, example, dims)
             handles.append(put_on(each, made, Ranks(comm)))
     except BaseException:
         for handle in handles:
@@ -134,6 +141,14 @@ def _plan_of(model: Any, comm: Union[Comm, _Ranks], method: str, saved_forwards:
     return steps, f"{name} on {comm.mesh}: {why}"
 
 
+def _explored(model: Any, mesh: str, method: str, saved: int, machine: Optional[MachineLike],
+              example: Mapping[str, Any], dims: Optional[Mapping[str, str]]) -> Tuple[Any, str]:
+    """The plan of a class that has none here."""
+    plan = explore(model, dims=dims, **example).plan(model, mesh, method=method, machine=machine, saved_forwards=saved)
+    why = f"{type(model).__name__} on {mesh} was explored, since no plan is known for it: {plan.why}; {plan.proof}"
+    return plan.steps, "\n".join([why, *plan.stages])
+
+
 def _known(model: Any) -> Optional[str]:
     """The class that it is of, or is derived from, as a user's own and fully_shard's are."""
     return next((kind.__name__ for kind in type(model).__mro__ if kind.__name__ in _PLANS), None)
@@ -158,13 +173,16 @@ def _models_of(model: Any) -> List[Any]:
     return [part for part in parts if _known(part)] or [_unwrapped(model)]
 
 
+def _holding(model: Any) -> str:
+    """The path of a model that is known within it."""
+    return next((path for path, part in getattr(model, "named_modules", list)() if _known(part)), "")
+
+
 def _model_in(model: Any) -> str:
     """What to do about something that is no model that is known."""
-    for path, part in model.named_modules() if hasattr(model, "named_modules") else ():
-        if _known(part):
-            return f"Unwrap it: its .{path} is one, parallelize that before it is wrapped"
-    return ("heddle.torch.explore(model, ...) finds a plan for heddle.torch.parallelize(model, found, comm), which "
-            "takes a plan of your own, too")
+    if _holding(model):
+        return f"Unwrap it: its .{_holding(model)} is one, parallelize that before it is wrapped"
+    return "With example=dict(...), the arguments of a small forward, it is explored; or write a plan (heddle.torch)"
 
 
 def _latte(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
