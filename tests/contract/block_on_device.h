@@ -57,6 +57,8 @@ static inline heddle_tensor there_tensor(const there *t, void *data, const heddl
     return x;
 }
 
+static const heddle_dtype device_dtypes[] = {HEDDLE_F32, HEDDLE_BF16, HEDDLE_F16};
+
 /* Any rows, whole fibres of the mixed dim. */
 static inline heddle_box random_box(const heddle_block_options *options)
 {

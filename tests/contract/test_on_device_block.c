@@ -4,7 +4,7 @@
 /* As those of the CPU's blocks (docs/blocks.md): f32, or a few roundings to the type on the way. */
 static double tolerance(heddle_dtype dtype)
 {
-    return dtype == HEDDLE_BF16 ? 2e-2 : 2e-6;
+    return dtype == HEDDLE_BF16 ? 2e-2 : dtype == HEDDLE_F16 ? 2.5e-3 : 2e-6;
 }
 
 static void check_against_model(there *t)
@@ -41,11 +41,12 @@ static void check_options(heddle_comm *comm, const heddle_block_options *options
     there_close(&t);
 }
 
-static void check_all(heddle_stage_kind kind)
+static void check_all(heddle_stage_kind kind, int is_f16)
 {
     heddle_comm *comm = alone();
-    for (int bits = 0; bits < (kind == HEDDLE_STAGE_ATTENTION ? 16 : 4); bits += hd_step()) {
+    for (int bits = is_f16; bits < (kind == HEDDLE_STAGE_ATTENTION ? 16 : 4); bits += hd_step() << is_f16) {
         heddle_block_options options = options_by_bits(kind, bits);
+        options.shape.dtype = is_f16 ? HEDDLE_F16 : options.shape.dtype;
         options.heads = kind == HEDDLE_STAGE_MLP ? 1 : 3; /* of 16 channels */
         if (kind != HEDDLE_STAGE_ATTENTION) {
             check_options(comm, &options);
@@ -60,17 +61,24 @@ static void check_all(heddle_stage_kind kind)
 
 HD_CASE(mlp_follows_the_model)
 {
-    check_all(HEDDLE_STAGE_MLP);
+    check_all(HEDDLE_STAGE_MLP, 0);
 }
 
 HD_CASE(attention_follows_the_model)
 {
-    check_all(HEDDLE_STAGE_ATTENTION);
+    check_all(HEDDLE_STAGE_ATTENTION, 0);
 }
 
 HD_CASE(cross_follows_the_model)
 {
-    check_all(HEDDLE_STAGE_CROSS);
+    check_all(HEDDLE_STAGE_CROSS, 0);
+}
+
+HD_CASE(stages_in_f16_follow_the_model)
+{
+    check_all(HEDDLE_STAGE_MLP, 1);
+    check_all(HEDDLE_STAGE_ATTENTION, 1);
+    check_all(HEDDLE_STAGE_CROSS, 1);
 }
 
 /* Rows of random boxes have the bits that they have in the whole tensor. */
@@ -101,8 +109,8 @@ static void check_rows(heddle_comm *comm, const heddle_block_options *options, i
 HD_CASE(a_row_has_its_bits_in_any_box)
 {
     heddle_comm *comm = alone();
-    for (int i = 0; i < 6; i++) {
-        const heddle_block_options options = small_options((heddle_stage_kind)(i / 2), dtypes[i % 2]);
+    for (int i = 0; i < 9; i++) {
+        const heddle_block_options options = small_options((heddle_stage_kind)(i / 3), device_dtypes[i % 3]);
         check_rows(comm, &options, hd_rounds(20));
     }
     heddle_comm_destroy(comm);

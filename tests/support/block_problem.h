@@ -50,8 +50,8 @@ static inline heddle_shape shape_of(heddle_dtype dtype, int ndim, const int64_t 
 
 static inline void rounded(float *x, int64_t elems, heddle_dtype dtype)
 {
-    for (int64_t i = 0; i < elems && dtype == HEDDLE_BF16; i++) {
-        x[i] = hd_f32_from_bf16(hd_bf16_from_f32(x[i]));
+    for (int64_t i = 0; i < elems && dtype != HEDDLE_F32; i++) {
+        x[i] = dtype == HEDDLE_BF16 ? hd_f32_from_bf16(hd_bf16_from_f32(x[i])) : hd_f32_from_f16(hd_f16_from_f32(x[i]));
     }
 }
 
