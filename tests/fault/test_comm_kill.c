@@ -89,7 +89,7 @@ HD_CASE(survivors_name_the_dead)
         int victim = turn % RANKS;
         forget();
         pid_t killer = start_killer(victim, (int)random_between(&source, 0, 29999));
-        HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(RANKS, "shm", work_rank, NULL));
+        HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(RANKS, turn / RANKS % 2 ? "tcp" : "shm", work_rank, NULL));
         char name[32];
         snprintf(name, sizeof name, "rank %d was killed by signal 9", victim);
         assert_non_null(strstr(heddle_last_error(), name));
@@ -124,11 +124,11 @@ static heddle_status short_rank(heddle_comm *comm, void *arg)
 HD_CASE(killed_at_every_call)
 {
     const holdings before = holdings_now();
-    for (int n = 1; n <= 6; n++) {
+    for (int n = 1; n <= 12; n++) {
         for (int victim = 0; victim < 3; victim++) {
             char where[64];
             char name[64];
-            snprintf(where, sizeof where, "fault(kill=%d@%d):shm", n, victim);
+            snprintf(where, sizeof where, "fault(kill=%d@%d):%s", (n + 1) / 2, victim, n % 2 ? "shm" : "tcp");
             int64_t start_ns = hd_now_ns();
             HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(3, where, short_rank, NULL));
             assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(2));
@@ -148,7 +148,7 @@ HD_CASE(killed_while_meeting)
         int64_t start_ns = hd_now_ns();
         pid_t run = fork();
         if (run == 0) {
-            heddle_status st = heddle_run_ranks(RANKS, "shm", work_rank, NULL);
+            heddle_status st = heddle_run_ranks(RANKS, turn / RANKS % 2 ? "tcp" : "shm", work_rank, NULL);
             _exit(st == HEDDLE_ERR_PEER ? 0 : 1);
         }
         pid_t victim = 0;

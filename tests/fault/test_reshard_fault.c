@@ -94,12 +94,13 @@ HD_CASE(survivors_of_a_kill_are_told)
 {
     static const char *const lines[] = {SWITCH, "f32[t=24 s=48 c=64] on [sp=3]: sum@sp -> *",
                                         "f32[t=24 s=48 c=64] on [sp=3]: s@sp -> t@sp as s,t,c"};
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         job j = {.report = hd_shared(sizeof(report)), .line = lines[i % 3]};
         heddle_comm_options options;
         heddle_comm_options_init(&options);
-        options.force_messages = i == 3;
-        HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks_with(RANKS, "shm", &options, die_while_executing, &j));
+        options.force_messages = i >= 3;
+        HD_FAILS(HEDDLE_ERR_PEER,
+                 heddle_run_ranks_with(RANKS, i > 3 ? "tcp" : "shm", &options, die_while_executing, &j));
         assert_true(j.report->killed_ns > 0);
         for (int r = 0; r < RANKS; r += 2) {
             assert_int_equal(j.report->status[r], HEDDLE_ERR_PEER);
@@ -255,7 +256,7 @@ static void check_all_told(const report *r, int n)
 HD_CASE(every_transport_call_may_fail)
 {
     static const char *const lines[] = {SWITCH, "f32[t=24 s=48 c=64] on [sp=3]: sum@sp -> *"};
-    static const char *const inner[] = {"threads", "shm"};
+    static const char *const inner[] = {"threads", "shm", "threads", "tcp"};
     for (int i = 0; i < 8; i += HD_SEES_PROCESSES ? 1 : 2) {
         all_parts given, wanted;
         heddle_reshard_line line;
@@ -274,7 +275,7 @@ HD_CASE(every_transport_call_may_fail)
         for (; n < 1000 && st != HEDDLE_OK; n += step) {
             char transport[64];
             memset(j.report, 0, sizeof *j.report);
-            snprintf(transport, sizeof transport, "fault(fail=%d@1):%s", n, inner[i % 2]);
+            snprintf(transport, sizeof transport, "fault(fail=%d@1):%s", n, inner[i / 4 * 2 + i % 2]);
             st = heddle_run_ranks_with(RANKS, transport, &options, make_and_run, &j);
             if (st != HEDDLE_OK) {
                 check_all_told(j.report, n);
@@ -317,14 +318,17 @@ HD_CASE(nobody_copies_after_a_failure)
     static char *const lines[] = {"f32[t=240 s=480 c=8] on [sp=3]: t@sp -> s@sp",
                                   "f32[t=240 s=480 c=8] on [sp=3]: s@sp -> t@sp",
                                   "f32[t=240 s=480 c=8] on [sp=3]: sum@sp -> t@sp"};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3 + 3 * HD_SEES_PROCESSES; i++) {
+        heddle_comm_options options;
+        heddle_comm_options_init(&options);
+        options.force_messages = i >= 3;
         heddle_status st = HEDDLE_ERR_TRANSPORT;
         int n = 1;
-        for (; n < 300 && st != HEDDLE_OK; n += hd_step()) {
+        for (; n < 2000 && st != HEDDLE_OK; n += i < 3 ? hd_step() : 1 + n / 4) {
             char transport[64];
-            snprintf(transport, sizeof transport, "fault(fail=%d@1):threads", n);
-            st = heddle_run_ranks(RANKS, transport, unmap_after_failure, lines[i]);
+            snprintf(transport, sizeof transport, "fault(fail=%d@1):%s", n, i < 3 ? "threads" : "tcp");
+            st = heddle_run_ranks_with(RANKS, transport, &options, unmap_after_failure, lines[i % 3]);
         }
-        assert_true(n > 40 && n < 300);
+        assert_true(n > 40 && n < 2000);
     }
 }
