@@ -306,15 +306,23 @@ void hd_enter_case(hd_case *entered)
     *before = entered;
 }
 
+/* How many times as long everything takes that others' work keeps from the cores. */
+static double crowding(void)
+{
+    double load = 0;
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return getloadavg(&load, 1) == 1 && load > (double)cores ? load / (double)cores : 1;
+}
+
 int hd_run_cases(int seconds, int argc, char **argv)
 {
     const char *only = argc > 1 ? argv[1] : "";
     const char *scale = getenv("HEDDLE_TEST_TIME_SCALE"); /* sanitizers are slower */
-    int limit_s = seconds * (scale != NULL ? atoi(scale) : 1);
+    const double limit_s = seconds * (scale != NULL ? atof(scale) : 1);
     int ran = 0, failed = 0, skipped = 0;
     for (hd_case *one = cases; one != NULL; one = one->next) {
         if (strstr(one->name, only) != NULL) {
-            int result = run_one(one, limit_s);
+            int result = run_one(one, (int)(limit_s * crowding()));
             failed += result == FAILED;
             skipped += result == SKIPPED;
             ran++;

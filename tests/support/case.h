@@ -47,7 +47,7 @@ typedef struct hd_case {
 } hd_case;
 
 void hd_enter_case(hd_case *entered);
-/* For a program with a main of its own. `seconds` is the limit of a case. */
+/* For a program with a main of its own. `seconds` is the limit of a case on a machine that does nothing else. */
 int hd_run_cases(int seconds, int argc, char **argv);
 
 #define HD_ENTER_CASE(name_, ...)                                                                                      \
