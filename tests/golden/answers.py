@@ -16,7 +16,7 @@ failed = 0
 
 
 def say(*words):
-    return subprocess.run([HEDDLE, *words], capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run([HEDDLE, *words], capture_output=True, text=True, check=True, timeout=300).stdout
 
 
 def ask(command, *words):

@@ -64,7 +64,7 @@ class Fails:
 
 def run(arguments):
     done = subprocess.run(
-        [HEDDLE] + arguments, stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False
+        [HEDDLE] + arguments, stdin=subprocess.DEVNULL, capture_output=True, timeout=300, check=False
     )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
