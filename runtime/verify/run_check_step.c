@@ -111,8 +111,7 @@ static void part_name(char *out, size_t out_bytes, const run_task *task, int par
 int run_check_gradients(char *sentence, size_t sentence_bytes, double *error, const run_task *task,
                         const run_result *mine, const run_result *reference)
 {
-    const int rounds_sums = task->blocks_on_device && task->info.shape.dtype != HEDDLE_F32; /* of the text's k and v */
-    const double tolerance = rounds_sums ? TOLERANCE_BF16 : tolerance_of(task, TOLERANCE_PARAMETER);
+    const double tolerance = tolerance_of(task, TOLERANCE_PARAMETER);
     const float *a = mine->gradient, *b = reference->gradient;
     const double least = noise_floor(reference);
     char name[256];

@@ -1,12 +1,12 @@
-/* Backward of CROSS on a device. Gradients of keys and values are of the block's type before they go through their
- * layer. */
+/* Backward of CROSS on a device. Gradients of keys and values are sums over rows, of which other ranks have more: they
+ * go through their layer in f32, so that the sum over ranks is the same however rows are dealt. */
 #include "runtime/block/device/device.h"
 
 #include "runtime/base/base.h"
 
 typedef struct gradients {
-    char *dq, *dkv, *d_o;
-    float *delta, *change;
+    char *dq, *d_o;
+    float *dkv, *delta, *change;
 } gradients;
 
 static char *at(const hd_on_call *call, void *data, int64_t elem)
@@ -40,15 +40,26 @@ static heddle_status attention_back(hd_on_call *call, const hd_on_crossed *a, co
                                     int64_t count)
 {
     const int64_t rows = call->view->sample_rows;
-    hd_on_crossed d = {.kv = g->dkv, .q = g->dq, .o = g->d_o};
-    const hd_device_attention to = hd_on_cross_of(call, &d, first, count);
+    heddle_status st = HEDDLE_OK;
+    const hd_on_crossed d = {.kv = g->dkv, .q = g->dq, .o = g->d_o};
+    const int64_t tokens = call->block->options.text_tokens, begin = first * rows * call->c;
+    hd_device_attention to = hd_on_cross_of(call, &d, first, count);
+    to.k.data = g->dkv + first * tokens * 2 * call->c;
+    to.v.data = g->dkv + first * tokens * 2 * call->c + call->c;
+    to.q.data = call->dtype == HEDDLE_F32 ? to.q.data : g->change; /* dq comes in f32, too, and is rounded once */
     const hd_device_attention_back back = {.of = hd_on_cross_of(call, a, first, count),
                                            .d_o = to.o,
                                            .dq = to.q,
                                            .dk = to.k,
                                            .dv = to.v,
+                                           .gives_f32 = 1,
                                            .delta = g->delta + first * call->block->options.heads * rows};
-    return HD_ON_LAUNCH(call, attention_back, &back);
+    HD_TRY(HD_ON_LAUNCH(call, attention_back, &back));
+    HD_TRY(call->dtype == HEDDLE_F32 ? HEDDLE_OK
+                                     : HD_ON_LAUNCH(call, convert, at(call, g->dq, begin), call->dtype, g->change,
+                                                    HEDDLE_F32, count * rows * call->c));
+out:
+    return st;
 }
 
 /* Of samples that all have a text. */
@@ -61,30 +72,45 @@ static heddle_status rows_back(hd_on_call *call, const hd_on_crossed *a, const g
     char *dx = at(call, call->view->x, begin);
     int64_t count;
     HD_TRY(hd_on_through(call, HD_LAYER_CROSS_PROJ, at(call, g->d_o, begin), call->dtype, dx, rows));
-    HD_TRY(hd_on_weight(call, HD_LAYER_CROSS_PROJ, dx, at(call, a->o, begin), rows));
+    HD_TRY(hd_on_weight(call, HD_LAYER_CROSS_PROJ, call->dtype, dx, at(call, a->o, begin), rows));
     for (int64_t s = first; s < first + samples; s += count) {
         count = hd_on_run_of(call, s, 0);
         HD_TRY(attention_back(call, a, g, s, count));
     }
-    HD_TRY(hd_on_weight(call, HD_LAYER_Q, at(call, g->dq, begin), at(call, call->kept.x, begin), rows));
+    HD_TRY(hd_on_weight(call, HD_LAYER_Q, call->dtype, at(call, g->dq, begin), at(call, call->kept.x, begin), rows));
     HD_TRY(hd_on_through(call, HD_LAYER_Q, g->change, HEDDLE_F32, at(call, g->dq, begin), rows));
     st = HD_ON_LAUNCH(call, gate_residual, &of, dx, g->change, HEDDLE_F32, NULL);
 out:
     return st;
 }
 
+/* Their layer's weight in f32. */
+static heddle_status wide_weight(hd_on_call *call, const void **out)
+{
+    const int64_t elems = 2 * call->c * call->c;
+    void *const weight = call->on->param[2 * HD_LAYER_KV];
+    *out = call->dtype == HEDDLE_F32 ? weight : hd_on_take(call, elems, sizeof(float));
+    return *out == weight
+               ? HEDDLE_OK
+               : HD_ON_LAUNCH(call, convert, (void *)(uintptr_t)*out, HEDDLE_F32, weight, call->dtype, elems);
+}
+
 /* `rows` rows of the text from `row` on. */
-static heddle_status words_back(hd_on_call *call, const hd_on_crossed *a, const gradients *g, int64_t row, int64_t rows)
+static heddle_status words_back(hd_on_call *call, const hd_on_crossed *a, const gradients *g, const void *weight,
+                                int64_t row, int64_t rows)
 {
     heddle_status st = HEDDLE_OK;
     const int64_t c = call->c;
     float *dtext = call->wanted != NULL ? call->wanted->text : NULL;
     const hd_device_rows of = {.dtype = HEDDLE_F32, .rows = rows, .c = c};
-    char *dkv = at(call, g->dkv, row * 2 * c);
-    HD_TRY(hd_on_weight(call, HD_LAYER_KV, dkv, at(call, a->words, row * c), rows));
+    const float *dkv = g->dkv + row * 2 * c;
+    HD_TRY(hd_on_weight(call, HD_LAYER_KV, HEDDLE_F32, dkv, (const float *)(const void *)a->text + row * c, rows));
     if (dtext != NULL) {
         dtext += (call->view->first_sample * call->block->options.text_tokens + row) * c;
-        HD_TRY(hd_on_through(call, HD_LAYER_KV, g->change, HEDDLE_F32, dkv, rows));
+        const heddle_product of_layer = {
+            .kind = HEDDLE_PRODUCT_BACK, .dtype = HEDDLE_F32, .dst_dtype = HEDDLE_F32, .n = 2 * c, .k = c};
+        const heddle_product_call product = {.dst = g->change, .src = dkv, .with = weight, .rows = rows};
+        HD_TRY(hd_on_product(call, &of_layer, &product));
         HD_TRY(HD_ON_LAUNCH(call, gate_residual, &of, dtext, g->change, HEDDLE_F32, NULL));
     }
 out:
@@ -95,11 +121,14 @@ static heddle_status text_back(hd_on_call *call, const hd_on_crossed *a, const g
 {
     heddle_status st = HEDDLE_OK;
     const int64_t tokens = call->block->options.text_tokens;
+    const void *weight = NULL;
     int64_t count;
+    HD_TRY(call->wanted != NULL && call->wanted->text != NULL ? wide_weight(call, &weight) : HEDDLE_OK);
     for (int64_t s = 0; s < call->view->samples; s += count) {
         const int64_t length = hd_cross_length(call->block, call->view, s);
         count = length == tokens || length == 0 ? hd_on_run_of(call, s, 0) : 1; /* whole texts lie behind one another */
-        HD_TRY(length > 0 ? words_back(call, a, g, s * tokens, count > 1 ? count * tokens : length) : HEDDLE_OK);
+        HD_TRY(length > 0 ? words_back(call, a, g, weight, s * tokens, count > 1 ? count * tokens : length)
+                          : HEDDLE_OK);
     }
 out:
     return st;
@@ -115,8 +144,8 @@ heddle_status hd_on_cross_back(hd_on_call *call)
     int64_t count;
     HD_TRY(restore(call, &a));
     const gradients g = {.dq = hd_on_take(call, elems, elem),
-                         .dkv = hd_on_take(call, 2 * words, elem),
                          .d_o = hd_on_take(call, elems, elem),
+                         .dkv = hd_on_take(call, 2 * words, sizeof(float)),
                          .delta = hd_on_take(call, call->rows * call->block->options.heads, sizeof(float)),
                          .change = hd_on_take(call, elems > words ? elems : words, sizeof(float))};
     for (int64_t s = 0; s < call->view->samples; s += count) {

@@ -117,8 +117,9 @@ heddle_dtype hd_on_layer_dtype(const heddle_block *block, int layer);
 /* dst = dy W of rows of layer i. */
 heddle_status hd_on_through(hd_on_call *call, int layer, void *dst, heddle_dtype dst_dtype, const void *dy,
                             int64_t rows);
-/* Layer i's gradients: of its weight += dy^T x, of its bias += the sums of dy. */
-heddle_status hd_on_weight(hd_on_call *call, int layer, const void *dy, const void *x, int64_t rows);
+/* Layer i's gradients: of its weight += dy^T x, of its bias += the sums of dy. dtype: of both. */
+heddle_status hd_on_weight(hd_on_call *call, int layer, heddle_dtype dtype, const void *dy, const void *x,
+                           int64_t rows);
 heddle_status hd_on_columns(hd_on_call *call, const hd_device_columns *of, float *dst, float *dst_times,
                             int64_t stride);
 /* Through the last layer, which was given x: its gradients and the gate's, and dx, of the block's type. */

@@ -33,19 +33,19 @@ heddle_status hd_on_columns(hd_on_call *call, const hd_device_columns *of, float
     return HD_ON_LAUNCH(call, add_columns, of, dst, dst_times, stride, scratch);
 }
 
-heddle_status hd_on_weight(hd_on_call *call, int layer, const void *dy, const void *x, int64_t rows)
+heddle_status hd_on_weight(hd_on_call *call, int layer, heddle_dtype dtype, const void *dy, const void *x, int64_t rows)
 {
     heddle_status st = HEDDLE_OK;
     const heddle_param *weight = &call->block->param[2 * layer];
     const heddle_product of = {.kind = HEDDLE_PRODUCT_OUTER,
-                               .dtype = call->dtype,
+                               .dtype = dtype,
                                .dst_dtype = HEDDLE_F32,
                                .n = weight->extent[0],
                                .k = weight->extent[1]};
     const heddle_product_call product = {
         .dst = call->on->gradient[2 * layer], .src = dy, .with = x, .rows = rows, .add = 1};
     const hd_device_columns bias = {
-        .dtype = call->dtype, .src_dtype = call->dtype, .rows = rows, .n = of.n, .stride = of.n, .src = dy};
+        .dtype = dtype, .src_dtype = dtype, .rows = rows, .n = of.n, .stride = of.n, .src = dy};
     HD_TRY(hd_on_product(call, &of, &product));
     st = hd_on_columns(call, &bias, call->on->gradient[2 * layer + 1], NULL, 0);
 out:
@@ -90,7 +90,7 @@ heddle_status hd_on_out_back(hd_on_call *call, int layer, void *dx, const void *
         dy = gated;
     }
     HD_TRY(hd_on_through(call, layer, dx, call->dtype, dy, call->rows));
-    HD_TRY(hd_on_weight(call, layer, dy, x, call->rows));
+    HD_TRY(hd_on_weight(call, layer, call->dtype, dy, x, call->rows));
     HD_TRY(gate_back(call, layer, x, gate));
     call->used = before;
 out:
@@ -115,7 +115,7 @@ heddle_status hd_on_in_back(hd_on_call *call, int layer, const void *dy, const v
                                        .other = x,
                                        .stats = stats};
     HD_TRY(hd_on_norm(call, normed, x, base));
-    HD_TRY(hd_on_weight(call, layer, dy, normed, call->rows));
+    HD_TRY(hd_on_weight(call, layer, call->dtype, dy, normed, call->rows));
     HD_TRY(hd_on_through(call, layer, dm, HEDDLE_F32, dy, call->rows));
     HD_TRY(HD_ON_LAUNCH(call, norm_back, &of, call->view->x, x, dm, HEDDLE_F32, hd_on_condition(call, base + HD_SCALE),
                         stats));
