@@ -53,7 +53,7 @@ def without_a_step(model, plan, found, inputs):
         left = [(name, tuple(each for other, each in left if other == name)) for name in dict(left)]
         if ht.prove(model, left, ranks=3, **inputs):
             continue
-        (fault,) = ht.lint(model, left, found=found, **inputs)
+        fault, *_ = ht.lint(model, left, found=found, **inputs)
         print(f"  without {pattern!r} {step}: {fault}")
         kind = type(step).__name__
         named = re.fullmatch(fnmatch.translate(pattern), fault.module)

@@ -204,6 +204,14 @@ def test_planted_faults(name):
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()) and model.training
 
 
+def test_all_faults_of_a_pass_are_told():
+    model = Rows(Mlp(), Mean(), Attention(), Taps(), Normed(), Numbered(), Mlp())
+    faults = ht.lint(model, ends(), X)
+    print(*faults, sep="\n")
+    wanted = ["blocks.1", "blocks.2", "blocks.3.conv", "blocks.4.norm", "blocks.5"]
+    assert [fault.module for fault in faults] == wanted, [str(fault) for fault in faults]
+
+
 RIGHT = {
     "rows": (Rows(Mlp(), Mlp()), (X,), ends()),
     "attention": (Rows(Attention(), Mlp()), (X,), ends(("blocks.0", (Split("x", "b s c", "s"), Attend("s"))))[1:]),

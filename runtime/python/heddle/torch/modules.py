@@ -307,7 +307,7 @@ def _put(handle: "Parallel", model: torch.nn.Module, plan: Any, facts: List[Tupl
             raise ArgumentError(f"parallelize: {f'{name!r} of ' if name else ''}{type(model).__name__} is parallelized "
                                 "over these ranks already: handle.remove() first, and one plan for all")
     pairs = pairs_of(plan)
-    cut: Set[str] = set()
+    cut = ranks.cuts
     handles.append(model.register_forward_pre_hook(Entering(ranks, model), with_kwargs=True))
     for pattern, steps in pairs:
         modules = matching(model, pattern)

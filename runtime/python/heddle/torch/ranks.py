@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -71,6 +71,7 @@ class Ranks:
         self.comm = comm
         self.axis = mesh.axis[0].name.decode()
         self.sizes: Dict[str, int] = {}  #: of the pass that runs, forward or backward
+        self.cuts: Set[str] = set()  #: dims that steps cut
 
     def _check(self, comm: Any) -> None:
         check_comm("parallelize", comm)

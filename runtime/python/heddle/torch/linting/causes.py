@@ -17,18 +17,21 @@ from .watched import Seen, Watched
 Said = Tuple[str, str, str]  #: module, sentence, mend
 
 
-def cause_of(model: torch.nn.Module, steps: Any, every: List[Watched], known: Known) -> Optional[Said]:
-    """Of the first thing that goes wrong on any rank; None: nothing does."""
-    firsts = [(at, rank) for rank, each in enumerate(every) for at, seen in enumerate(each.seen)
-              if any(x.is_other for x in seen.held)]
-    if firsts:
-        at, rank = min(firsts)
-        return _Cause(model, steps, every[rank], known).of_other(at)
+def causes_of(model: torch.nn.Module, steps: Any, every: List[Watched], known: Known) -> List[Said]:
+    """Of what goes wrong on any rank, each module once, the first first. Numbers that are wrong are mended where they
+    are seen, so what comes behind them is wrong by itself; what a rank raises may follow from them, and is told
+    alone."""
+    wrong = sorted((at, rank) for rank, each in enumerate(every) for at, seen in enumerate(each.seen)
+                   if any(x.is_other for x in seen.held))
+    said: Dict[str, Said] = {}
+    for at, rank in wrong:
+        cause = _Cause(model, steps, every[rank], known).of_other(at)
+        said.setdefault(cause[0], cause)
     failed = [each for each in every if each.error is not None]
-    if not failed:
-        return None
+    if not failed or said:
+        return list(said.values())
     last = next((each for each in failed if not isinstance(each.error, MismatchError)), failed[0])
-    return _Cause(model, steps, last, known).of_error()
+    return [_Cause(model, steps, last, known).of_error()]
 
 
 class _Cause:

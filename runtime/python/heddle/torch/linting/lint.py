@@ -9,7 +9,7 @@ import torch
 from ...errors import ArgumentError, Error
 from ..exploring import Exploration, explore
 from ..proving.proof import Proof, prove
-from .causes import cause_of
+from .causes import causes_of
 from .known import Known
 from .saved import saved_by
 from .watched import Watched, watched
@@ -36,8 +36,9 @@ def lint(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, found: O
         for fault in heddle.torch.lint(model, plan, hidden_states=x, timestep=t):
             print(fault)
 
-    The model runs whole and on so many ranks, which are simulated in this process; nothing is left of that. The first
-    fault of a pass is told, since whatever comes behind it is wrong by it: mend it, and ask again.
+    The model runs whole and on so many ranks, which are simulated in this process; nothing is left of that. Numbers
+    that are wrong are put right where they are seen, so all faults of a pass are told, each module once, up to one that
+    makes a rank raise something.
 
     plan   steps as `parallelize` takes them, or a Plan
     args   of a forward pass, of small extents that differ
@@ -58,10 +59,10 @@ def lint(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, found: O
         except Error:  # then extents alone say which dim an axis is
             pass
     known = Known(found, max((each.sizes for each in every), key=len))
-    said = cause_of(model, steps, every, known)
-    if said:
-        module, sentence, mend = said
-        return [Fault(module, sentence.replace("of ''", "of the model"), mend)]
+    wrong = [Fault(module, sentence.replace("of ''", "of the model"), mend)
+             for module, sentence, mend in causes_of(model, steps, every, known)]
+    if wrong:
+        return wrong
     faults = [Fault(*said) for said in _counted(every)]
     proof = prove(model, steps, *args, ranks=ranks, **kwargs)
     if not proof:

@@ -26,12 +26,22 @@ class Held:
 
 def held(ranks: Ranks, place: str, mine: torch.Tensor, whole: Optional[torch.Tensor]) -> Held:
     if whole is None or mine.dim() != whole.dim() or mine.dtype != whole.dtype or any(
-            ranks.part(name)[1] == 0 for name in ranks.sizes):
+            ranks.part(name)[1] == 0 for name in ranks.cuts & set(ranks.sizes)):
         return Held(place, tuple(mine.shape if whole is None else whole.shape))
     if not _has_shape(ranks, mine, whole):
         return Held(place, tuple(whole.shape))
     cut = _block(ranks, mine, whole)
     return Held(place, tuple(whole.shape), cut, cut is None)
+
+
+def mended(ranks: Ranks, mine: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """A tensor with other numbers than it should have, with those: what comes behind it is judged by itself. Its
+    gradient goes on as it was."""
+    block = whole
+    for axis, n in enumerate(mine.shape):
+        if n != block.shape[axis]:
+            block = next(_blocks_of_axis(ranks, block, axis, n))[1]
+    return mine + (block - mine).detach() if mine.requires_grad else block.clone()
 
 
 def _has_shape(ranks: Ranks, mine: torch.Tensor, whole: torch.Tensor) -> bool:
@@ -57,7 +67,7 @@ def _blocks_of_axis(ranks: Ranks, whole: torch.Tensor, axis: int,
     m = whole.shape[axis]
     for name, extent in ranks.sizes.items():
         lo, length = ranks.part(name)
-        if extent < 2 or m % extent or n * extent != m * length:
+        if name not in ranks.cuts or extent < 2 or m % extent or n * extent != m * length:
             continue
         for inner in range(1, m // extent + 1):
             if m // extent % inner == 0:

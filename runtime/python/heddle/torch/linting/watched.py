@@ -2,18 +2,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import torch
 
 from ..exploring.flow import argument_names, as_argument, as_output
-from ..exploring.trees import Tensors, tensors_of
+from ..exploring.trees import Tensors, replaced, tensors_of
 from ..hooks import around_in
 from ..modules import put_on
 from ..proving.proof import copied, passed
 from ..proving.simulated import Moved, SimulatedRanks
 from ..proving.turns import Turns
-from .pieces import Held, held
+from .pieces import Held, held, mended
 
 
 @dataclass(frozen=True)
@@ -113,40 +113,60 @@ class _Watch:
                 self._mine.running.append((name, None))
                 self._ranks.within.append(name)
 
-            def made(_: Any, __: Any, out: Any, name: str = name) -> None:
+            def made(_: Any, __: Any, out: Any, name: str = name) -> Any:
                 if name not in self._ranks.around:
-                    self._add("made", name, _results(out), 1)
+                    return self._result("made", name, out)
+                return None
             module.register_forward_pre_hook(enter, with_kwargs=True)
             module.register_forward_hook(made)
 
     def behind(self, model: torch.nn.Module) -> None:
         self._ranks.around = around_in(model)
         for name, module in model.named_modules():
-            def given(module: Any, args: Any, kwargs: Any, name: str = name) -> None:
-                if name in self._ranks.around:  # it has others' rows, too
-                    args, kwargs = self._came
-                seen = self._add("given", name, _arguments(module, args, kwargs), 0, _numbers(module, args, kwargs))
+            def given(module: Any, args: Any, kwargs: Any, name: str = name) -> Any:
+                is_wider = name in self._ranks.around  # it has others' rows, too
+                came, named = self._came if is_wider else (args, kwargs)
+                seen, whole = self._add("given", name, _arguments(module, came, named), 0,
+                                        _numbers(module, came, named))
                 self._mine.running[-1] = (name, seen)
+                if is_wider or not any(x.is_other for x in seen.held):
+                    return None
+                names = argument_names(module)
+                return tuple(self._mended(values, lambda at: as_argument(at, names), seen, whole)
+                             for values in (args, kwargs))
 
-            def left(_: Any, __: Any, out: Any, name: str = name) -> None:
-                if name in self._ranks.around:  # of this rank's rows only now
-                    self._add("made", name, _results(out), 1)
-                elif name:
-                    self._add("left", name, _results(out), 1)
+            def left(_: Any, __: Any, out: Any, name: str = name) -> Any:
+                is_wider = name in self._ranks.around  # of this rank's rows only now
+                mended = self._result("made" if is_wider else "left", name, out) if is_wider or name else None
                 self._calls[name].pop()
                 self._mine.running.pop()
                 self._ranks.within.pop()
+                return mended
             module.register_forward_pre_hook(given, with_kwargs=True)
             module.register_forward_hook(left)
 
+    def _result(self, side: str, name: str, out: Any) -> Any:
+        """What goes on in place of it; None: it does."""
+        seen, whole = self._add(side, name, _results(out), 1)
+        return self._mended(out, as_output, seen, whole) if any(x.is_other for x in seen.held) else None
+
+    def _mended(self, values: Any, as_place: Callable[[str], str], seen: Seen, whole: Tensors) -> Any:
+        """With the numbers that they should have, so that further faults are seen."""
+        wrong = {x.place for x in seen.held if x.is_other}
+
+        def change(at: str, x: torch.Tensor) -> torch.Tensor:
+            place = as_place(at)
+            return mended(self._ranks, x, whole[place]) if place in wrong else x
+        return replaced(values, change)
+
     def _add(self, side: str, name: str, tensors: Tensors, which: int,
-             numbers: Optional[Dict[str, int]] = None) -> Seen:
+             numbers: Optional[Dict[str, int]] = None) -> Tuple[Seen, Tensors]:
         calls, call = self._whole.get(name, []), self._calls[name][-1]
         whole = calls[call][which] if call < len(calls) and not self._ranks.is_wider(name) else {}
         seen = Seen(side, name, [held(self._ranks, at, x.detach(), whole.get(at)) for at, x in tensors.items()],
                     numbers or {})
         self._mine.seen.append(seen)
-        return seen
+        return seen, whole
 
 
 def _graphs(model: torch.nn.Module) -> Dict[str, torch.Tensor]:
