@@ -1,0 +1,137 @@
+"""Models that nobody should have to explore: a sentence with the module and the dim, and the model as it was."""
+import copy
+
+import numpy
+import pytest
+import torch
+
+import heddle
+import heddle.torch as ht
+
+torch.set_num_threads(1)
+
+
+class Around(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.last = inner, torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.last(self.inner(x))
+
+
+class Seven(torch.nn.Module):
+    def forward(self, x):
+        if x.shape[1] < 7:
+            raise ValueError(f"{x.shape[1]} rows, wanted 7")
+        return x + 1
+
+
+class Listed(torch.nn.Module):
+    def forward(self, x):
+        return list(x.unbind(1))
+
+
+class Stacked(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.listed = Listed()
+
+    def forward(self, x):
+        return torch.stack(self.listed(x), 1)
+
+
+class Drawn(torch.nn.Module):
+    def forward(self, x):
+        return x * float(numpy.random.rand())
+
+
+class Cached(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+class Square(torch.nn.Module):
+    """Rows and columns of which nobody can say which is which."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.randn(5, 5, 4))
+
+    def forward(self, x):
+        return x + self.table
+
+
+#: a model and x; the module, the dim, what is found of it, and words of the sentence
+ODD = {
+    "fewer rows": (Around(Seven()), (2, 7, 4), "inner", "s",
+                   "on fewer rows of s it raises ValueError: 5 rows, wanted 7"),
+    "lists": (Around(Stacked()), (2, 7, 4), "inner.listed", "s", "its result has no s"),
+    "numpy's numbers": (Around(Drawn()), (2, 7, 4), "inner", "s", "the same arguments gave two results"),
+    "a cache": (Around(Cached()), (2, 7, 4), "inner", "s", "the same arguments gave two results"),
+    "one row": (Around(torch.nn.Linear(4, 4)), (2, 1, 4), "inner", "s", "s has one row there"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_not_understood(name):
+    model, shape, module, dim, words = ODD[name]
+    before, state = copy.deepcopy(model.__dict__), copy.deepcopy(model.state_dict())
+    numbers = torch.get_rng_state(), numpy.random.get_state()[1].copy()
+    found = ht.explore(model, torch.randn(shape, generator=torch.Generator().manual_seed(1)))
+    seen = found[module].dims[dim]
+    kind = "mixes" if name == "lists" else "unknown"
+    assert seen.kind == kind and words in seen.why and dim in found[module].mixed, (seen, found)
+    assert words in found.table()
+    assert torch.equal(numbers[0], torch.get_rng_state()) and (numbers[1] == numpy.random.get_state()[1]).all()
+    assert before.keys() == model.__dict__.keys() and model.training
+    assert all(torch.equal(x, state[key]) for key, x in model.state_dict().items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in model.modules())
+    assert getattr(model.inner, "calls", 0) == 0
+
+
+def test_dims_that_cannot_be_told_apart():
+    model, x = Around(Square()), torch.randn(2, 5, 5, 4)
+    found = ht.explore(model, x)
+    assert not [dim for dim in found[""].free if dim != "b"], found  # never a wrong plan
+    named = ht.explore(model, x, dims={"x": "b h w c"})
+    assert named.fixed == ("h", "w") and not set(named[""].free) & {"h", "w"}, named
+    for dims, words in (({"x": "(b h) w c"}, "for 'x', which has the shape (2, 5, 5, 4)"),
+                        ({"x": "b (h v) w c"}, "wanted the product of dims that other axes have, which are b=2 w=5")):
+        with pytest.raises(heddle.ArgumentError) as error:
+            ht.explore(model, x, dims=dims)
+        assert words in str(error.value), error.value
+
+
+def test_a_module_that_stands_in_two_places():
+    shared = torch.nn.Linear(4, 4)
+    model = torch.nn.Sequential(shared, torch.nn.GELU(), shared)
+    found = ht.explore(model, torch.randn(2, 7, 4))
+    assert found["0"].calls == 2 and found["0"].free == ("b", "s") == found[""].free, found
+
+
+class Blocks(torch.nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        setattr(self, name, torch.nn.ModuleList([torch.nn.Conv1d(4, 4, 3, padding=1)]))
+
+    def forward(self, x):
+        for block in next(iter(self.children())):
+            x = block(x)
+        return x
+
+
+def test_a_plan_for_another_version():
+    x = torch.randn(2, 4, 9)
+    plan = ht.explore(Blocks("blocks"), x).plan(Blocks("blocks"), "[sp=2]")
+    other = Blocks("layers")
+    proof = ht.prove(other, plan, x, ranks=2)
+    assert not proof and "no module of Blocks is called 'blocks.0'; there are layers, layers.*" in proof.why, str(proof)
+    (fault,) = ht.lint(other, plan, x, ranks=2)
+    assert "no module of Blocks is called 'blocks.0'" in fault.sentence and "str(model) has its names" in fault.mend
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in other.modules())
