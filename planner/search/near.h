@@ -10,10 +10,16 @@ enum {
     HD_NEAR_MASKS = 1 << HEDDLE_MAX_AXES
 };
 
+/* Of every level what is sent and what is received. */
+typedef struct hd_near_moved {
+    double x[2 * HD_LEVELS];
+} hd_near_moved;
+
 /* As in hd_edge_part. */
 typedef struct hd_near_part {
+    hd_near_moved moved;
+    double own;
     int is_known;
-    double own, sent[HD_LEVELS], received[HD_LEVELS];
 } hd_near_part;
 
 /* Costs of the best walks to every state, its own with it, or behind it, from there to the end. */
@@ -28,10 +34,11 @@ typedef struct hd_near {
     hd_levels levels;
     int n;                           /* layouts */
     int ndims, dim[HEDDLE_MAX_DIMS]; /* that a layout may shard */
+    unsigned many;                   /* axes of more than one rank, a bit each */
     int coords[HD_NEAR_RANKS][HEDDLE_MAX_AXES];
-    unsigned *shards, *cuts; /* [n], [ndims][n] axes that shard anything, or a dim; a bit each */
-    double copies[HD_NEAR_RANKS][HD_LEVELS][HD_NEAR_MASKS]; /* ranks of the set of a level along these axes */
-    hd_near_part *part;                                     /* [HD_NEAR_RANKS][ndims][cut before][cut after][free] */
+    unsigned *shards, *cuts, *whole; /* [n], [ndims][n], [n] axes that shard anything, a dim, nothing; a bit each */
+    hd_near_moved copies[HD_NEAR_RANKS][HD_NEAR_MASKS]; /* ranks of the set of a level along these axes get as much */
+    hd_near_part *part;                                 /* [HD_NEAR_RANKS][ndims][cut before][cut after][free] */
     hd_near_table *table[HEDDLE_MACHINE_LINKS][2 * HD_NEAR_MASKS]; /* by what changes on which axes */
     char *wanted, *ends;                                           /* [n] some stage admits it; it is the epilogue */
     double *edge;                                                  /* [nwidths][n][n] of those that are wanted */

@@ -78,21 +78,17 @@ static double least_ps(hd_near_table *t, const heddle_machine *machine, double b
 }
 
 /* A bit for every axis that changes, and one more where all of them gather. */
-static int change_of(const hd_near *w, int from, int to)
+static unsigned change_of(const hd_near *w, int from, int to)
 {
-    const heddle_mesh *mesh = &w->s->mesh;
-    const int *a = w->s->layout[from].dim_of_axis, *b = w->s->layout[to].dim_of_axis;
-    int changed = 0, gathers = 1;
-    for (int i = 0; i < mesh->naxes; i++) {
-        if (a[i] != b[i] && mesh->axis[i].size > 1) {
-            changed |= 1 << i;
-            gathers &= a[i] >= 0 && b[i] == HEDDLE_REPLICATED;
-        }
+    unsigned same = w->whole[from] & w->whole[to];
+    for (int d = 0; d < w->ndims; d++) {
+        same |= w->cuts[d * w->n + from] & w->cuts[d * w->n + to];
     }
-    return changed << 1 | gathers;
+    const unsigned changed = w->many & ~same;
+    return changed << 1 | ((changed & ~(w->shards[from] & w->whole[to])) == 0);
 }
 
-static heddle_status table_of(hd_near_table **out, hd_near *w, int level, int change)
+static heddle_status table_of(hd_near_table **out, hd_near *w, int level, unsigned change)
 {
     heddle_status st = HEDDLE_OK;
     if (w->table[level][change] == NULL) {
@@ -123,43 +119,42 @@ static const hd_near_part *part_of(hd_near *w, int r, int d, int from, int to)
         p->is_known = 1;
         p->own = (double)made.own;
         for (int l = 0; l < w->levels.count; l++) {
-            p->sent[l] = (double)made.sent[l];
-            p->received[l] = (double)made.received[l];
+            p->moved.x[2 * l] = (double)made.sent[l];
+            p->moved.x[2 * l + 1] = (double)made.received[l];
         }
     }
     return p;
 }
 
+typedef const hd_near_part *hd_near_seen[HD_NEAR_RANKS][HEDDLE_MAX_DIMS][HD_NEAR_MASKS];
+
 /* Elements by the links of every level: the most that one of the few ranks sends or receives. A neighbour along an axis
- * that does not change has what the first rank has. */
-static void moved_least(double *most, const hd_near *w, const hd_near_part *seen[][HEDDLE_MAX_DIMS][HD_NEAR_MASKS],
-                        int from, int to, int changed)
+ * that does not change has what the first rank has. Loops run over all levels that there may be, those of the machine
+ * or not: so compilers unroll them. */
+static void moved_least(double most[HD_LEVELS], const hd_near *w, hd_near_seen seen, int from, int to, unsigned changed)
 {
     const unsigned gathered = w->shards[from] & ~w->shards[to];
-    const int nlevels = w->levels.count;
+    hd_near_moved all = {{0}};
     for (int r = 0; r < w->s->mesh.naxes; r++) {
-        double sent[HD_LEVELS], received[HD_LEVELS], own = 1;
         if (r > 0 && (changed >> r & 1) == 0) {
             continue;
         }
-        for (int l = 0; l < nlevels; l++) {
-            sent[l] = w->copies[r][l][gathered];
-            received[l] = 1;
-        }
+        hd_near_moved moved = w->copies[r][gathered];
+        double own = 1;
         for (int d = 0; d < w->ndims; d++) {
             const hd_near_part *p = seen[r][d][w->cuts[d * w->n + to]];
             own *= p->own;
-            for (int l = 0; l < nlevels; l++) {
-                sent[l] *= p->sent[l];
-                received[l] *= p->received[l];
+            for (int i = 0; i < 2 * HD_LEVELS; i++) {
+                moved.x[i] *= p->moved.x[i];
             }
         }
-        for (int l = 0; l < nlevels; l++) {
-            const double out = sent[l] - (l > 0 ? sent[l - 1] : own),
-                         in = received[l] - (l > 0 ? received[l - 1] : own);
-            const double more = out > in ? out : in;
-            most[l] = r == 0 || more > most[l] ? more : most[l];
+        for (int i = 0; i < 2 * HD_LEVELS; i++) {
+            const double more = moved.x[i] - (i > 1 ? moved.x[i - 2] : own);
+            all.x[i] = more > all.x[i] ? more : all.x[i];
         }
+    }
+    for (int l = 0; l < HD_LEVELS; l++) {
+        most[l] = all.x[2 * l] > all.x[2 * l + 1] ? all.x[2 * l] : all.x[2 * l + 1];
     }
 }
 
@@ -167,7 +162,7 @@ static void moved_least(double *most, const hd_near *w, const hd_near_part *seen
 heddle_status hd_near_edges_from(double *out, hd_near *w, double row_bytes, int from, const char *wanted)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_near_part *seen[HD_NEAR_RANKS][HEDDLE_MAX_DIMS][HD_NEAR_MASKS];
+    hd_near_seen seen;
     unsigned known[HEDDLE_MAX_DIMS] = {0};
     for (int to = 0; to < w->n; to++) {
         for (int d = 0; d < w->ndims && wanted[to]; d++) {
@@ -179,7 +174,7 @@ heddle_status hd_near_edges_from(double *out, hd_near *w, double row_bytes, int 
         }
     }
     for (int to = 0; to < w->n; to++) {
-        const int change = wanted[to] ? change_of(w, from, to) : 0;
+        const unsigned change = wanted[to] ? change_of(w, from, to) : 0;
         double most[HD_LEVELS];
         out[to] = 0;
         if (change >> 1 == 0) {
@@ -241,6 +236,8 @@ static heddle_status room(hd_near *w)
     const size_t repetitions = (size_t)(w->s->m->repeat < HD_NEAR_REPETITIONS ? w->s->m->repeat : HD_NEAR_REPETITIONS);
     HD_TRY(hd_alloc(&memory, n, sizeof(unsigned), "layouts"));
     w->shards = memory;
+    HD_TRY(hd_alloc(&memory, n, sizeof(unsigned), "layouts"));
+    w->whole = memory;
     HD_TRY(hd_alloc(&memory, (size_t)w->ndims * n, sizeof(unsigned), "layouts"));
     w->cuts = memory;
     HD_TRY(hd_alloc(&memory, (size_t)(HD_NEAR_RANKS * w->ndims) << 3 * w->s->mesh.naxes, sizeof(hd_near_part),
@@ -270,17 +267,20 @@ static void set_ranks(hd_near *w)
     const heddle_mesh *mesh = &w->s->mesh;
     hd_edge_widths(width, mesh, &w->levels);
     for (int r = 0; r < w->s->mesh.naxes; r++) {
+        w->many |= (unsigned)(mesh->axis[r].size > 1) << r;
         for (int a = 0; a < mesh->naxes; a++) {
             w->coords[r][a] = a == r && r > 0 && mesh->axis[a].size > 1;
         }
         for (int l = 0; l < w->levels.count; l++) {
             for (unsigned axes = 0; axes < 1u << mesh->naxes; axes++) {
-                w->copies[r][l][axes] = 1;
+                double copies = 1;
                 for (int a = 0; a < mesh->naxes; a++) {
                     const int left = mesh->axis[a].size - w->coords[r][a] / width[l][a] * width[l][a];
                     const int peers = width[l][a] < left ? width[l][a] : left;
-                    w->copies[r][l][axes] *= (axes >> a & 1) != 0 ? peers : 1;
+                    copies *= (axes >> a & 1) != 0 ? peers : 1;
                 }
+                w->copies[r][axes].x[2 * l] = copies;
+                w->copies[r][axes].x[2 * l + 1] = 1;
             }
         }
     }
@@ -300,6 +300,7 @@ static void set_states(hd_near *w)
         for (int a = 0; a < w->s->mesh.naxes; a++) {
             const int dim = w->s->layout[i].dim_of_axis[a];
             w->shards[i] |= (unsigned)(dim >= 0) << a;
+            w->whole[i] |= (unsigned)(dim == HEDDLE_REPLICATED) << a;
             for (int d = 0; d < w->ndims; d++) {
                 w->cuts[d * w->n + i] |= (unsigned)(dim == w->dim[d] && w->s->mesh.axis[a].size > 1) << a;
             }
@@ -326,5 +327,6 @@ out:
 
 void hd_near_close(hd_near *w)
 {
-    HD_FREE_ALL(w->shards, w->cuts, w->part, w->wanted, w->ends, w->edge, w->behind, w->to.cost, w->from.cost, w->kept);
+    HD_FREE_ALL(w->shards, w->whole, w->cuts, w->part, w->wanted, w->ends, w->edge, w->behind, w->to.cost, w->from.cost,
+                w->kept);
 }

@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A mesh of uneven parts takes as long as it has ranks, and there are more meshes: with so many some ten seconds. */
+enum { SEARCHED_RANKS_MAX = 1 << 17 };
+
 typedef struct candidate {
     heddle_mesh mesh;
     int index;     /* in the order in which meshes are preferred where they cost the same */
@@ -276,8 +279,11 @@ static heddle_status refuse_axes(const char *what, const char *text)
 static heddle_status check_options(heddle_machine_info *machine, const heddle_plan_options *o, int ranks)
 {
     heddle_status st = HEDDLE_OK;
-    if (ranks < 1 || ranks > HEDDLE_MAX_RANKS) {
-        return hd_fail(HEDDLE_ERR_ARG, "a plan for %d ranks; 1 to %d are possible", ranks, HEDDLE_MAX_RANKS);
+    if (ranks < 1 || ranks > SEARCHED_RANKS_MAX) {
+        return hd_fail(
+            HEDDLE_ERR_ARG,
+            "the best mesh of %d ranks: meshes of 1 to %d are searched; plan on one mesh (--mesh) of up to %d", ranks,
+            SEARCHED_RANKS_MAX, HEDDLE_MAX_RANKS);
     }
     const char *const text[] = {o->prologue, o->epilogue, o->force};
     static const char *const what[] = {"prologue", "epilogue", "force"};

@@ -114,6 +114,8 @@ HD_CASE(refuses_what_a_mesh_would_be_needed_for)
     assert_non_null(strstr(heddle_last_error(), "--mesh"));
     o.force = NULL;
     HD_FAILS(HEDDLE_ERR_ARG, heddle_plan_ranks(&s, model, 0, &o));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_plan_ranks(&s, model, 131073, &o));
+    assert_non_null(strstr(heddle_last_error(), "meshes of 1 to 131072 are searched; plan on one mesh (--mesh)"));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_plan_ranks(NULL, model, 4, &o));
     o.max_waste_percent = 1;
     o.methods = "*=local";
