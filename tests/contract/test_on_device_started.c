@@ -299,10 +299,14 @@ HD_CASE(what_is_started_comes_behind_the_callers_stream)
     on_wires(starts_behind, ENQUEUE_ONLY);
 }
 
-/* Each wire in a process of its own, which has no kernels loaded. */
+/* Each wire in a process of its own, which has no kernels loaded: ranks of one device need not prove by a kernel that
+ * stores arrive. */
 HD_CASE(streams_take_turns_by_stores)
 {
-    on_wires(takes_turns, 1);
+    heddle_comm_options options = by_nccl(20000);
+    options.wire = HEDDLE_WIRE_PEER;
+    options.device = "cuda:0";
+    HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, takes_turns, NULL));
 }
 
 HD_CASE(streams_take_turns_by_messages)
