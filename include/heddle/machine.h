@@ -64,7 +64,8 @@ HEDDLE_API const char *heddle_machine_preset_name(int nth);
 /* The same from memory; `name` stands for the file in sentences. */
 HEDDLE_CHECKED heddle_status heddle_machine_parse(heddle_machine **out, const char *text, size_t text_bytes,
                                                   const char *name);
-/* The same machine with another number of ranks: fewer or more of its outermost level. HEDDLE_ERR_ARG: ranks < 1. */
+/* The same machine with another number of ranks: fewer or more of its outermost level. HEDDLE_ERR_ARG: ranks < 1,
+ * or more than one of a machine that was calibrated with one. */
 HEDDLE_CHECKED heddle_status heddle_machine_resize(heddle_machine *machine, int ranks);
 /* What a host shows of itself. matrix: a file with the text of `nvidia-smi topo -m`, whose GPUs become the ranks; gpu:
  * which they are ("h100"; NULL: what the number of NVLinks suggests). Without a matrix a rank per core of this host, or

@@ -37,12 +37,27 @@ out:
     return st;
 }
 
+static int has_figures(const hd_link *link)
+{
+    int groups = 0;
+    for (int e = 0; e < HD_EXCHANGES; e++) {
+        groups += link->exchange[e].ngroups;
+    }
+    return groups > 0;
+}
+
 heddle_status heddle_machine_resize(heddle_machine *machine, int ranks)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(machine));
     if (ranks < 1) {
         st = hd_fail(HEDDLE_ERR_ARG, "a machine of %d ranks was asked for; it has 1 or more", ranks);
+        goto out;
+    }
+    if (ranks > 1 && !has_figures(&machine->link[machine->level[0].link])) {
+        st = hd_fail(HEDDLE_ERR_ARG,
+                     "machine '%s' has figures of one rank alone, %d are asked for (heddle calibrate --ranks 2)",
+                     machine->name, ranks);
         goto out;
     }
     int inner = 1; /* reader and presets saw to it that this fits */

@@ -86,7 +86,7 @@ out:
     return st;
 }
 
-/* Every class is of some level; nobody has more ranks than HD_MACHINE_MAX_RANKS. */
+/* Every class is of some level and has figures; nobody has more ranks than HD_MACHINE_MAX_RANKS. */
 static heddle_status read_levels(heddle_machine *m, const hd_node *node, const hd_node *links)
 {
     heddle_status st = HEDDLE_OK;
@@ -111,6 +111,11 @@ static heddle_status read_levels(heddle_machine *m, const hd_node *node, const h
         }
         if (!is_used) {
             st = hd_node_fail(HEDDLE_ERR_LAYOUT, link, "no level has the link class '%s'", m->link[i].name);
+            goto out;
+        }
+        if (link->count == 0 && m->ranks > 1) { /* one rank sends nothing */
+            st = hd_node_fail(HEDDLE_ERR_PARSE, link, "link class '%s' has no figures (all_to_all: [{rates: 3e11}])",
+                              m->link[i].name);
             goto out;
         }
     }

@@ -188,11 +188,6 @@ static heddle_status read_link(hd_link *link, const hd_node *node)
         keys[e] = (hd_key){hd_exchange_names[e], 0};
     }
     HD_TRY(hd_map_read(value, node, keys, HD_EXCHANGES, link->name));
-    if (node->count == 0) {
-        st = hd_node_fail(HEDDLE_ERR_PARSE, node, "link class '%s' has no figures (all_to_all: [{rates: 3e11}])",
-                          link->name);
-        goto out;
-    }
     for (int e = 0; e < HD_EXCHANGES; e++) {
         HD_TRY(value[e] ? hd_node_list(value[e], 1, HD_RATE_GROUPS, hd_exchange_names[e]) : HEDDLE_OK);
         for (const hd_node *child = value[e] ? value[e]->child : NULL; child != NULL; child = child->next) {

@@ -33,7 +33,7 @@ static int describe(calibrate_run *run, heddle_comm *comm, const calibrate_optio
     return calibrate_exchange_at(run, heddle_comm_size(comm), index - works);
 }
 
-/* Runs between a barrier and the clock: of the slowest rank. */
+/* Runs between a barrier and the clock, on this rank. */
 static heddle_status time_runs(double *ms, calibrate_run *run, int64_t repeats)
 {
     heddle_status st = heddle_comm_barrier(run->comm);
@@ -61,15 +61,18 @@ static heddle_status time_operation(calibrate_run *run, double budget_ms)
     for (int i = 0; i < times && st == HEDDLE_OK; i++) {
         st = time_runs(&s->ms[s->times++], run, repeats);
     }
-    st = st == HEDDLE_OK ? samples_slowest(&s->ms[before], s->times - before, run->comm) : st;
+    if (s->about.ranks > 0) { /* all of them wait for the slowest; at work each has its own luck, which evens out */
+        st = st == HEDDLE_OK ? samples_slowest(&s->ms[before], s->times - before, run->comm) : st;
+    }
     st = st == HEDDLE_OK ? heddle_comm_barrier(run->comm) : st; /* nobody reads what a rank frees */
     run->operation->close(run);
     return st;
 }
 
 /* A model's pass is made of many such runs: what it takes is their mean, but for the slowest eighth, which something
- * else held up, and as many of the fastest. The spread is of a quarter above the fastest quarter. */
-static void conclude(calibrate_sample *s)
+ * else held up, and as many of the fastest; of the rank that is slowest by that. The spread is of a quarter above the
+ * fastest quarter. */
+static heddle_status conclude(calibrate_sample *s, heddle_comm *comm)
 {
     double sum = 0;
     const int cut = s->times / 8;
@@ -77,9 +80,10 @@ static void conclude(calibrate_sample *s)
     for (int i = cut; i < s->times - cut; i++) {
         sum += s->ms[i];
     }
-    const double mean = sum / (s->times - 2 * cut), quick = s->ms[s->times / 4];
-    s->about.seconds = mean * 1e-3;
+    const double quick = s->ms[s->times / 4];
+    s->about.seconds = sum / (s->times - 2 * cut) * 1e-3;
     s->about.spread = (s->ms[s->times / 2] - quick) / quick;
+    return samples_slowest(&s->about.seconds, 1, comm);
 }
 
 static heddle_status turn(calibrate_result *out, heddle_comm *comm, const calibrate_options *o, int number, int turns)
@@ -141,11 +145,10 @@ static heddle_status time_crowd(double *out, calibrate_run *run, double budget_m
         st = st == HEDDLE_OK ? samples_slowest(&spent, 1, run->comm) : st;
         goes_on = times < LEAST || (times < CROWDS && spent < budget_ms);
     }
-    st = st == HEDDLE_OK ? samples_slowest(alone, times, run->comm) : st;
-    st = st == HEDDLE_OK ? samples_slowest(crowded, times, run->comm) : st;
+    *out = heddle_comm_rank(run->comm) == 0 ? samples_median(crowded, times) / samples_median(alone, times) : 0;
+    st = st == HEDDLE_OK ? samples_slowest(out, 1, run->comm) : st; /* rank 0's, as the others have 0 */
     st = st == HEDDLE_OK ? heddle_comm_barrier(run->comm) : st;
     run->operation->close(run);
-    *out = st == HEDDLE_OK ? samples_median(crowded, times) / samples_median(alone, times) : 1;
     return st;
 }
 
@@ -164,9 +167,9 @@ static heddle_status time_crowding(calibrate_result *out, heddle_comm *comm, con
         double one = 1;
         (void)describe(&run, comm, o, &sample, i);
         st = time_crowd(&one, &run, o->seconds * 1e3 / CROWD_PART / works);
-        product += log(fmax(one, 1));
+        product += st == HEDDLE_OK ? log(one) : 0;
     }
-    out->crowding_slowdown = exp(product / works);
+    out->crowding_slowdown = fmax(exp(product / works), 1);
     return st;
 }
 
@@ -188,7 +191,7 @@ heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const 
         st = turn(out, comm, options, i, turns);
     }
     for (int i = 0; i < out->samples && st == HEDDLE_OK; i++) {
-        conclude(&out->sample[i]);
+        st = conclude(&out->sample[i], comm);
     }
     if (st == HEDDLE_OK && heddle_comm_size(comm) > 1) {
         st = time_overlap(&out->overlap_slowdown, comm, options->seconds / 20);

@@ -27,7 +27,10 @@ grep -q 'link: threads' "$file" || fail "the file has no link of threads"
 (
     unset XDG_CONFIG_HOME
     "$HEDDLE" calibrate --ranks 1 --transport self --seconds 1 >"$folder/table" 2>&1 || exit 1
-    grep -q "^saved to $HOME/.config/heddle/machine.yaml after" "$folder/table"
+    grep -q "^saved to $HOME/.config/heddle/machine.yaml after" "$folder/table" || exit 1
+    "$HEDDLE" plan stdit3-720p --mesh sp=1 >"$folder/table" 2>&1 || exit 1
+    "$HEDDLE" plan stdit3-720p --mesh sp=2 >"$folder/table" 2>&1
+    [ $? -eq 2 ] && grep -q "has figures of one rank alone, 2 are asked for" "$folder/table"
 ) || fail "one rank, below the home: $(tail -1 "$folder/table")"
 
 json=$("$HEDDLE" calibrate --ranks 2 --transport shm --seconds 1 --json --output "$folder/shm.yaml" 2>"$folder/said") ||
