@@ -30,10 +30,10 @@ heddle_status heddle_attention_get_info(heddle_attention_info *out, const heddle
     const hd_attn_problem *p = &a->problem;
     hd_memory memory;
     hd_flops flops;
-    hd_method_memory(&memory, p->method, &p->members, p->rank);
+    hd_method_memory(&memory, p->method, &p->members, p->rank); /* of the CPU's method */
     hd_method_flops(&flops, p->method, &p->members, p->rank, hd_attn_pairs(p));
-    info.planned_saved_bytes = (int64_t)memory.saved_bytes;
-    info.planned_workspace_bytes = (int64_t)memory.workspace_bytes;
+    info.planned_saved_bytes = a->on == NULL ? (int64_t)memory.saved_bytes : 0;
+    info.planned_workspace_bytes = a->on == NULL ? (int64_t)memory.workspace_bytes : 0;
     info.room_bytes = a->core.room_bytes;
     info.forward_flops = (int64_t)flops.forward;
     info.backward_flops = (int64_t)flops.backward;

@@ -60,11 +60,14 @@ static heddle_status set_up(part *p, heddle_comm *comm, heddle_attention_method 
 {
     heddle_status st = HEDDLE_OK;
     uint16_t host[BATCH * ROWS * ROW];
+    heddle_attention_info info = HEDDLE_EMPTY(heddle_attention_info);
     const heddle_attention_options options = options_of(comm, method);
     memset(p, 0, sizeof *p);
     p->comm = comm;
     HD_TRY(hd_comm_device(comm)->library->stream_create(&p->stream, heddle_comm_device(comm)));
     HD_TRY(create(&p->attention, comm, problem_text, &options));
+    HD_TRY(heddle_attention_get_info(&info, p->attention));
+    CHECK(info.planned_saved_bytes == 0 && info.planned_workspace_bytes == 0 && info.saved_bytes > 0);
     p->bytes = sizeof host;
     for (int i = 0; i < ARRAYS; i++) {
         for (int k = 0; k < BATCH * ROWS * ROW; k++) {
