@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 enum { PRESETS_MAX = 128, NOISE = 14 /* letters that a name may have besides */ };
 
@@ -63,12 +64,23 @@ static int stands_in(const char *part, const char *whole)
     return missing < NOISE;
 }
 
-/* One whose name is within `name`, or the other way round: wan2.1-14b of Wan2.1-T2V-14B or of wan-14b. The longest. */
+static size_t letters(const char *name)
+{
+    size_t n = 0;
+    while (isalpha((unsigned char)name[n])) {
+        n++;
+    }
+    return n;
+}
+
+/* One whose name begins with the same word and is within `name`, or the other way round: wan2.1-14b of Wan2.1-T2V-14B
+ * or of wan-14b. The longest. */
 static const char *within(const char *name)
 {
     const char *best = NULL;
+    const size_t word = letters(name);
     for (const hd_model_preset *p = hd_model_presets; p->name != NULL; p++) {
-        const int is_like = tolower((unsigned char)name[0]) == p->name[0] && strlen(name) > 2 &&
+        const int is_like = word > 1 && letters(p->name) == word && strncasecmp(name, p->name, word) == 0 &&
                             (stands_in(p->name, name) || stands_in(name, p->name));
         best = is_like && (best == NULL || strlen(p->name) > strlen(best)) ? p->name : best;
     }

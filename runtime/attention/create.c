@@ -213,9 +213,10 @@ static int out_of_step(heddle_status st)
 
 static heddle_status create_all(heddle_attention *a, const heddle_mesh *mesh)
 {
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(make_groups(a, mesh));
     const int is_on_device = a->problem.options.space == HEDDLE_SPACE_DEVICE;
+    heddle_status st = hd_attn_on_check(&a->problem, a->comm);
+    HD_TRY(is_on_device ? hd_comm_agree(a->comm, st) : st); /* for the host all ranks find the same */
+    HD_TRY(make_groups(a, mesh));
     HD_TRY(hd_comm_agree(a->comm, is_on_device ? hd_attn_on_take(a) : take_all_memory(a)));
     a->method = hd_core_method_of(&a->problem);
     if (a->spread != NULL) {
@@ -255,9 +256,6 @@ heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm,
     if (mine == HEDDLE_OK && heddle_mesh_size(mesh) != heddle_comm_size(comm)) {
         mine = hd_fail(HEDDLE_ERR_LAYOUT, "the mesh has %d ranks, the communicator %d", heddle_mesh_size(mesh),
                        heddle_comm_size(comm));
-    }
-    if (mine == HEDDLE_OK) {
-        mine = hd_attn_on_check(&a->problem, comm);
     }
     if (mine == HEDDLE_OK) {
         describe(&fields, &a->problem, mesh, layout);

@@ -222,12 +222,13 @@ HD_RANK_CASE(what_is_not_there, "1 threads cuda host")
     heddle_attention_options plain;
     heddle_attention_options_init(&plain);
     plain.space = HEDDLE_SPACE_DEVICE;
+    plain.device = options.device;
     heddle_shape shape;
     heddle_layout layout;
     HD_TRY(heddle_shape_parse(&shape, "f32[b=1 s=8 h=2 d=4]"));
     HD_TRY(heddle_layout_parse(&layout, "s@sp", &shape, &line.mesh));
-    CHECK(heddle_attention_create(&attention, comm, &shape, &line.mesh, &layout, &plain) == HEDDLE_ERR_UNSUPPORTED);
-    CHECK(says("attention: memory of device 0, but it works in host memory only"));
+    CHECK(heddle_attention_create(&attention, comm, &shape, &line.mesh, &layout, &plain) == HEDDLE_ERR_ARG);
+    CHECK(says("attention: memory of device 1, the communicator's is 0 (cuda:0)"));
     heddle_bench_options bench;
     heddle_bench_result result = HEDDLE_EMPTY(heddle_bench_result);
     heddle_bench_options_init(&bench);
