@@ -37,7 +37,7 @@ out:
     return st;
 }
 
-static int has_figures(const hd_link *link)
+int hd_link_has_figures(const hd_link *link)
 {
     int groups = 0;
     for (int e = 0; e < HD_EXCHANGES; e++) {
@@ -54,7 +54,7 @@ heddle_status heddle_machine_resize(heddle_machine *machine, int ranks)
         st = hd_fail(HEDDLE_ERR_ARG, "a machine of %d ranks was asked for; it has 1 or more", ranks);
         goto out;
     }
-    if (ranks > 1 && !has_figures(&machine->link[machine->level[0].link])) {
+    if (ranks > 1 && !hd_link_has_figures(&machine->link[machine->level[0].link])) {
         st = hd_fail(HEDDLE_ERR_ARG,
                      "machine '%s' has figures of one rank alone, %d are asked for (heddle calibrate --ranks 2)",
                      machine->name, ranks);

@@ -86,6 +86,8 @@ double hd_machine_crowding(const heddle_machine *machine, int64_t ranks);
 /* Seconds of one exchange among `group` ranks (all that take part, near or far) of which the busiest rank sends or
  * receives `bytes` by links of this class. 0 where bytes is 0. */
 double hd_machine_exchange_s(const heddle_machine *machine, int link, hd_exchange exchange, int group, double bytes);
+/* 0: none, as of a machine that was calibrated with one rank. */
+int hd_link_has_figures(const hd_link *link);
 /* Whether no exchange of more bytes takes less, which figures that were measured need not obey. */
 int hd_machine_is_monotone(const heddle_machine *machine);
 /* The level that two different ranks meet on: the innermost that holds both; the outermost, where none does. */

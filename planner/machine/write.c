@@ -66,7 +66,7 @@ static void put_links(FILE *f, const heddle_machine *m)
 {
     fprintf(f, "links:                 # bytes/s that a rank sends\n");
     for (int l = 0; l < m->nlinks; l++) {
-        fprintf(f, "  %s:%s\n", m->link[l].name, m->ranks == 1 ? " {}" : ""); /* one rank sends nothing */
+        fprintf(f, "  %s:%s\n", m->link[l].name, hd_link_has_figures(&m->link[l]) ? "" : " {}"); /* of one rank */
         for (int e = 0; e < HD_EXCHANGES; e++) {
             const hd_exchange_rate *of = &m->link[l].exchange[e];
             if (of->ngroups > 0) {

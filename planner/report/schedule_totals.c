@@ -108,11 +108,14 @@ static void print_bytes(const schedule_view *v)
     }
 }
 
+static int is_of_seconds(const char *objective)
+{
+    return objective != NULL && (strcmp(objective, "time") == 0 || strcmp(objective, "gpu-seconds") == 0);
+}
+
 const char *report_value(char *out, size_t out_bytes, const char *objective, double value)
 {
-    return objective != NULL && (strcmp(objective, "time") == 0 || strcmp(objective, "gpu-seconds") == 0)
-               ? report_seconds(out, out_bytes, value)
-               : report_si(out, out_bytes, value);
+    return is_of_seconds(objective) ? report_seconds(out, out_bytes, value) : report_si(out, out_bytes, value);
 }
 
 static void print_seconds(const schedule_view *v)
@@ -171,7 +174,8 @@ static void print_memory(const schedule_view *v)
     printf("\n");
 }
 
-/* The search is exact; what is proven without it is another number where it says something. */
+/* The search is exact, where work has no price of what the slack admits. What is proven without it is another number,
+ * where that says something. */
 static void print_proof(const schedule_view *v)
 {
     const heddle_schedule_info *s = &v->info;
@@ -182,8 +186,9 @@ static void print_proof(const schedule_view *v)
     if (v->of_ranks > 0) {
         snprintf(meshes, sizeof meshes, "any mesh of %d ranks", v->of_ranks);
     }
-    printf("objective %s: %s, the least of all plans on %s", s->objective,
-           report_value(value, 16, s->objective, s->value), meshes);
+    printf("objective %s: %s, the least of all plans on %s%s", s->objective,
+           report_value(value, 16, s->objective, s->value), meshes,
+           is_of_seconds(s->objective) ? "" : " within the slack");
     if (s->lower_bound < s->value) {
         printf(";\n  without a search proven to be at least %s", report_value(bound, 16, s->objective, s->lower_bound));
     }

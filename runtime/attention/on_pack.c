@@ -73,7 +73,7 @@ out:
     return st;
 }
 
-/* Key heads that several parts have: the sums of theirs, rounded once. `base`: that of the parts' packed heads. */
+/* Key heads that several parts have: the sums of theirs, rounded once. `from`: the parts' packed heads. */
 static heddle_status unpack_split(struct hd_attn_on *on, const hd_on_arrays *x, int which, const char *from)
 {
     heddle_status st = HEDDLE_OK;

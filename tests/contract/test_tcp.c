@@ -47,6 +47,18 @@ HD_CASE(moves_what_a_transport_moves)
     HD_OK(heddle_run_ranks(RANKS, "threads", moves_all, &forced));
 }
 
+static heddle_status settle(const heddle_transport *table, hd_tcp *tcp, void *exchange)
+{
+    heddle_status st = HEDDLE_OK;
+    const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(10);
+    for (int done = 0; !done;) {
+        HD_TRY(table->exchange_test(tcp, exchange, &done));
+        CHECK(hd_now_ns() < until_ns);
+    }
+out:
+    return st;
+}
+
 /* Exchanges that are begun in another order than the peer's: each gets its own. */
 static heddle_status crosses(heddle_comm *launched, void *arg)
 {
@@ -54,7 +66,6 @@ static heddle_status crosses(heddle_comm *launched, void *arg)
     world w;
     void *exchange[2] = {NULL, NULL};
     int64_t sent[2], got[2] = {0, 0};
-    int done = 0;
     heddle_transport table;
     (void)arg;
     HD_TRY(listen_all(&w, launched, DEADLINE_MS));
@@ -73,11 +84,7 @@ static heddle_status crosses(heddle_comm *launched, void *arg)
     }
     HD_TRY(heddle_comm_barrier(launched)); /* both letters are there, or on their way */
     for (int i = 0; i < 2; i++) {
-        const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(10);
-        for (done = 0; !done;) {
-            HD_TRY(table.exchange_test(w.tcp, exchange[i], &done));
-            CHECK(hd_now_ns() < until_ns);
-        }
+        HD_TRY(settle(&table, w.tcp, exchange[i]));
     }
     CHECK(got[0] == 1 - rank && got[1] == 11 - rank);
     HD_TRY(heddle_comm_barrier(launched));
@@ -97,14 +104,15 @@ HD_CASE(exchanges_are_kept_apart)
     HD_OK(heddle_run_ranks(2, "shm", crosses, NULL));
 }
 
-static heddle_status settle(const heddle_transport *table, hd_tcp *tcp, void *exchange)
+/* Two ranks that are connected, and 8 bytes from rank 1 to rank 0. */
+static heddle_status open_pair(world *w, heddle_transport *table, void **exchange, heddle_comm *launched)
 {
-    heddle_status st = HEDDLE_OK;
-    const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(10);
-    for (int done = 0; !done;) {
-        HD_TRY(table->exchange_test(tcp, exchange, &done));
-        CHECK(hd_now_ns() < until_ns);
-    }
+    heddle_status st;
+    HD_TRY(listen_all(w, launched, DEADLINE_MS));
+    HD_TRY(hd_tcp_open(&w->tcp, &w->meeting, w->listener));
+    *table = hd_tcp_table(w->tcp);
+    const heddle_message message = {.peer = 1 - w->meeting.rank, .is_send = w->meeting.rank == 1, .run_bytes = 8};
+    st = table->exchange_create(w->tcp, exchange, &message, 1, 5);
 out:
     return st;
 }
@@ -118,12 +126,8 @@ static heddle_status sends_early(heddle_comm *launched, void *arg)
     int64_t sent = 1, got[2] = {0, 0};
     heddle_transport table;
     (void)arg;
-    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
-    HD_TRY(hd_tcp_open(&w.tcp, &w.meeting, w.listener));
-    table = hd_tcp_table(w.tcp);
+    HD_TRY(open_pair(&w, &table, &exchange, launched));
     const int is_sender = w.meeting.rank == 1;
-    const heddle_message message = {.peer = 1 - w.meeting.rank, .is_send = is_sender, .run_bytes = 8};
-    HD_TRY(table.exchange_create(w.tcp, &exchange, &message, 1, 5));
     for (int turn = 0; turn < 2; turn++) {
         if (is_sender) {
             HD_TRY(table.exchange_start(w.tcp, exchange, &sent, NULL));
@@ -222,19 +226,11 @@ static heddle_status receives_twice(heddle_comm *launched, void *arg)
     int64_t sent = 5, got[2] = {0, 0};
     heddle_transport table;
     (void)arg;
-    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
-    HD_TRY(hd_tcp_open(&w.tcp, &w.meeting, w.listener));
-    table = hd_tcp_table(w.tcp);
+    HD_TRY(open_pair(&w, &table, &exchange, launched));
     const int is_sender = w.meeting.rank == 1;
-    const heddle_message message = {.peer = 1 - w.meeting.rank, .is_send = is_sender, .run_bytes = 8};
-    HD_TRY(table.exchange_create(w.tcp, &exchange, &message, 1, 5));
     for (int turn = 0; turn < (is_sender ? 1 : 2); turn++) {
-        const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(10);
         HD_TRY(table.exchange_start(w.tcp, exchange, &sent, &got[turn]));
-        for (int done = 0; st == HEDDLE_OK && !done;) {
-            st = table.exchange_test(w.tcp, exchange, &done);
-            CHECK(hd_now_ns() < until_ns);
-        }
+        st = settle(&table, w.tcp, exchange);
         CHECK(st == (turn == 0 ? HEDDLE_OK : HEDDLE_ERR_PEER));
     }
     CHECK(is_sender || (got[0] == 5 && says("rank 1 has closed its communicator")));
