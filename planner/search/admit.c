@@ -16,7 +16,6 @@ typedef struct candidates {
     char *is_base;  /* of the methods that are chosen among when nothing is forced */
     int capacity_state, capacity_base;
     int64_t best, best_local; /* elements of the busiest rank in the most even layout; by whole dims */
-    char reason[HD_METHOD_REASON_BYTES];
 } candidates;
 
 /* What the ranks together hold more than the tensor, when each works as long as the busiest one. */
@@ -48,50 +47,79 @@ out:
     return st;
 }
 
-/* One method in one layout, unless it cannot run there or leaves too many ranks without heads. */
-static heddle_status try_method(candidates *c, const hd_search *s, int state, const hd_method_group *group,
-                                const hd_method *method)
+static int is_base(const hd_search *s, const hd_row *row, const hd_method *method)
+{
+    int is_named = s->mixes[row->stage].kind == HEDDLE_STAGE_MODULE; /* by the model */
+    return row->wanted != NULL ? row->wanted == method : is_named || !method->only_named;
+}
+
+static const hd_force *force_of(const hd_search *s, const hd_row *row)
+{
+    return row->force >= 0 ? &s->force[row->force] : NULL;
+}
+
+/* NULL: a method may run in a layout. Else why it cannot, or leaves too many ranks without heads; "": it was not asked
+ * for. */
+static const char *why_not(char *buffer, const hd_search *s, const hd_row *row, const hd_method_group *group,
+                           const hd_method *method)
+{
+    const hd_force *force = force_of(s, row);
+    if (!is_base(s, row, method) && (force == NULL || force->method != method)) {
+        return "";
+    }
+    const char *why = hd_method_why_not(buffer, method, group);
+    if (why != NULL || row->wanted != NULL || s->aim.is_time ||
+        hd_method_head_waste_percent(method, group) <= s->slack_percent) {
+        return why;
+    }
+    snprintf(buffer, HD_METHOD_REASON_BYTES,
+             "%lld heads over %d ranks leave the busiest %.0f%% more work than an even share", (long long)group->heads,
+             hd_group_spread(method, group), hd_method_head_waste_percent(method, group));
+    return force != NULL ? buffer : "";
+}
+
+/* The layout that shards the dims which the stage mixes as `state` does, and no others: it admits the same methods. */
+static int mixed_alone(const hd_search *s, const hd_method_stage *mixes, int state)
+{
+    const int base = s->m->shape.ndim; /* digits of a state: all dims but the channels, and replicated, which is last */
+    int alone = state;
+    for (int a = 0, place = 1; a < s->mesh.naxes; a++, place *= base) {
+        const int dim = s->layout[state].dim_of_axis[a];
+        alone += hd_search_mixes(mixes, dim) ? 0 : (base - 1 - state / place % base) * place;
+    }
+    return alone;
+}
+
+/* A bit for every method that may run in the state. */
+static unsigned ask_methods(const hd_search *s, const hd_row *row, int state)
 {
     char buffer[HD_METHOD_REASON_BYTES];
-    const hd_row *row = c->row;
-    const hd_force *force = row->force >= 0 ? &s->force[row->force] : NULL;
-    int is_named = s->mixes[row->stage].kind == HEDDLE_STAGE_MODULE; /* by the model */
-    int is_base = row->wanted != NULL ? row->wanted == method : is_named || !method->only_named;
-    int is_forced = force != NULL && force->method == method;
-    int is_here = force == NULL || force->state < 0 || force->state == state;
-    if (!is_base && !is_forced) {
-        return HEDDLE_OK;
+    const hd_method_stage *mixes = &s->mixes[row->stage];
+    const hd_method *method = NULL;
+    unsigned may = 0;
+    hd_method_group group;
+    hd_method_group_begin(&group, &s->m->shape, &s->mesh, &s->layout[state], mixes);
+    for (int k = 0; (method = hd_method_of(mixes, k)) != NULL; k++) {
+        may |= (unsigned)(why_not(buffer, s, row, &group, method) == NULL) << k;
     }
-    const char *why_not = hd_method_why_not(buffer, method, group);
-    if (why_not == NULL && row->wanted == NULL && !s->aim.is_time &&
-        hd_method_head_waste_percent(method, group) > s->slack_percent) {
-        snprintf(buffer, sizeof buffer,
-                 "%lld heads over %d ranks leave the busiest %.0f%% more work than an even share",
-                 (long long)group->heads, hd_group_spread(method, group), hd_method_head_waste_percent(method, group));
-        why_not = is_forced || force != NULL ? buffer : "";
-    }
-    if (why_not == NULL) {
-        return add_way(c, state, method, is_base);
-    }
-    if (why_not[0] != '\0' && is_here && (force == NULL || force->method == NULL || is_forced) &&
-        (group->naxes > 0 || c->reason[0] == '\0')) {
-        snprintf(c->reason, sizeof c->reason, "%s", why_not);
-    }
-    return HEDDLE_OK;
+    return may;
 }
 
 static heddle_status gather(candidates *c, hd_search *s)
 {
+    enum { KNOWN = 1 << HD_METHODS_MAX };
     heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
     const hd_method_stage *mixes = &s->mixes[c->row->stage];
     const hd_method *method = NULL;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nstates, sizeof(unsigned), "methods of layouts"));
+    unsigned *may = memory;
     for (int i = 0; i < s->nstates; i++) {
-        hd_method_group group;
-        hd_method_group_begin(&group, &s->m->shape, &s->mesh, &s->layout[i], mixes);
-        for (int k = 0; st == HEDDLE_OK && (method = hd_method_of(mixes, k)) != NULL; k++) {
-            st = try_method(c, s, i, &group, method);
+        unsigned *bits = &may[mixed_alone(s, mixes, i)];
+        *bits = *bits != 0 ? *bits : KNOWN | ask_methods(s, c->row, i);
+        for (int k = 0; (method = hd_method_of(mixes, k)) != NULL; k++) {
+            HD_TRY((*bits >> k & 1) != 0 ? add_way(c, i, method, is_base(s, c->row, method)) : HEDDLE_OK);
         }
-        HD_TRY(st);
     }
     c->best = c->best_local = INT64_MAX;
     for (int i = 0; i < c->row->nways; i++) {
@@ -101,20 +129,45 @@ static heddle_status gather(candidates *c, hd_search *s)
         c->best_local = c->is_base[i] && is_local && elems < c->best_local ? elems : c->best_local;
     }
 out:
+    hd_free(memory);
     return st;
+}
+
+/* Why methods cannot run that might have: what the last layout says that shards a dim of theirs. */
+static void find_reason(char reason[HD_METHOD_REASON_BYTES], const hd_search *s, const hd_row *row)
+{
+    char buffer[HD_METHOD_REASON_BYTES];
+    const hd_method_stage *mixes = &s->mixes[row->stage];
+    const hd_force *force = force_of(s, row);
+    const hd_method *method = NULL;
+    reason[0] = '\0';
+    for (int i = 0; i < s->nstates; i++) {
+        hd_method_group group;
+        hd_method_group_begin(&group, &s->m->shape, &s->mesh, &s->layout[i], mixes);
+        for (int k = 0; (method = hd_method_of(mixes, k)) != NULL; k++) {
+            const char *why = why_not(buffer, s, row, &group, method);
+            int is_asked = force == NULL || ((force->state < 0 || force->state == i) &&
+                                             (force->method == NULL || force->method == method));
+            if (why != NULL && why[0] != '\0' && is_asked && (group.naxes > 0 || reason[0] == '\0')) {
+                snprintf(reason, HD_METHOD_REASON_BYTES, "%s", why);
+            }
+        }
+    }
 }
 
 static heddle_status refuse_stage(const candidates *c, const hd_search *s)
 {
     char shape[HEDDLE_LINE_BYTES];
     char mesh[256];
+    char reason[HD_METHOD_REASON_BYTES];
     const hd_row *row = c->row;
     heddle_ignore(heddle_shape_format(shape, sizeof shape, &s->m->shape));
     heddle_ignore(heddle_mesh_format(mesh, sizeof mesh, &s->mesh));
     if (c->best == INT64_MAX) {
+        find_reason(reason, s, row);
         return hd_fail(HEDDLE_ERR_INFEASIBLE, "stage '%s': no layout of %s on %s lets it run by method %s: %s",
                        s->m->stage[row->stage].name, shape, mesh, row->wanted != NULL ? row->wanted->name : "auto",
-                       c->reason);
+                       reason);
     }
     return hd_fail(HEDDLE_ERR_INFEASIBLE,
                    "stage '%s': the most even layout of %s on %s leaves the ranks %.1f%% more work than an even "
@@ -151,18 +204,20 @@ static int is_asked_for(const candidates *c, const hd_search *s, int way)
            (f->method != NULL ? f->method == c->row->way[way].method : c->is_base[way]);
 }
 
-static heddle_status refuse_force(candidates *c, const hd_search *s, int64_t uneven)
+static heddle_status refuse_force(const candidates *c, const hd_search *s, int64_t uneven)
 {
     const hd_force *f = &s->force[c->row->force];
     const char *stage = s->m->stage[c->row->stage].name;
+    char reason[HD_METHOD_REASON_BYTES];
     if (uneven != INT64_MAX) {
         return hd_fail(HEDDLE_ERR_INFEASIBLE,
                        "stage '%s' cannot run as '%s': the busiest rank has %lld elements, %lld in the most even "
                        "layout, which is more than the %d%% that uneven layouts may have",
                        stage, f->text, (long long)uneven, (long long)c->best, s->slack_percent);
     }
+    find_reason(reason, s, c->row);
     return hd_fail(HEDDLE_ERR_INFEASIBLE, "stage '%s' cannot run as '%s': %s", stage, f->text,
-                   c->reason[0] != '\0' ? c->reason : "no method that may be chosen runs in that layout");
+                   reason[0] != '\0' ? reason : "no method that may be chosen runs in that layout");
 }
 
 static int compare_ways(const void *a, const void *b)

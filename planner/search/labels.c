@@ -1,146 +1,167 @@
 /* The best walk under a cap where kept bytes add up: labels (cost to the end, need to the end), backwards, every pair
  * that no two others are at least as good as in both. Exact: what follows a worse label is worse in both, too; two are
- * kept where one would do for the best walk, so that the next best one is among them. */
+ * kept where one would do for the best walk, so that the next best one is among them.
+ *
+ * The labels of a state lie in the order of their costs, and so they do before an edge and a way: those of all states
+ * behind are merged, and most are passed over by their need alone. */
 #include "planner/search/search_internal.h"
 
 #include "runtime/base/base.h"
 
-#include <stdlib.h>
-
-enum { LABELS_MAX = 1 << 20, CANDIDATES_MAX = 1 << 21 };
+enum { LABELS_MAX = 1 << 20 };
 
 typedef struct hd_label {
     hd_cost cost;
     int64_t need;
     const hd_method *method;
-    int state, next; /* next: the label of the step behind; -1 in the last step */
+    int state, next; /* next: the label of the step behind; -1 behind the last step */
 } hd_label;
+
+/* The labels of a state behind, each after the same edge and way. */
+typedef struct run {
+    const hd_way *way;
+    hd_cost cost; /* of both */
+    int64_t edge_need;
+    int at, end;
+    hd_label label; /* what comes of the one at `at` */
+} run;
 
 typedef struct labels {
     hd_search *s;
     hd_label *label; /* of all steps */
     int count, capacity;
-    int *first;          /* [nstates + 1] of the step behind: labels of a state begin here */
-    int *here;           /* the same of this step */
-    hd_label *candidate; /* of one state */
-    int ncandidates, candidates_capacity;
+    int *first; /* [nstates + 1] of the step behind: labels of a state begin here */
+    int *here;  /* the same of this step */
+    int nruns, nheap;
+    run *run;        /* [nruns] of one state */
+    run **heap;      /* [nheap] of them, the one with the cheapest label first */
     int64_t *before; /* [nsteps] the least that the steps before keep */
 } labels;
 
-static int by_cost(const void *a, const void *b)
+/* Equal ones in the order of the labels behind, then of the ways. */
+static int is_before(const run *a, const run *b)
 {
-    const hd_label *x = a;
-    const hd_label *y = b;
+    const hd_label *x = &a->label, *y = &b->label;
     int order = hd_cost_compare(&x->cost, &y->cost);
-    return order != 0 ? order : x->need != y->need ? (x->need < y->need ? -1 : 1) : x->next - y->next;
+    order = order != 0 ? order : x->need != y->need ? (x->need < y->need ? -1 : 1) : x->next - y->next;
+    return order != 0 ? order < 0 : a->way < b->way;
 }
 
-static heddle_status add_candidate(labels *l, int step, const hd_label *label)
+/* Makes the next label of a run that fits and needs less than `limit`; 0: there is none. */
+static int go_on(const labels *l, run *r, int step, int64_t limit)
+{
+    const hd_priced *way = &r->way->price;
+    for (; r->at < r->end; r->at++) {
+        const hd_label *behind = &l->label[r->at];
+        const int64_t rest = hd_add_saturated(way->kept, r->edge_need > behind->need ? r->edge_need : behind->need);
+        const int64_t need = way->need > rest ? way->need : rest;
+        if (need < limit && hd_add_saturated(need, l->before[step]) <= l->s->cap) {
+            r->label.cost = hd_cost_add(&r->cost, &behind->cost);
+            r->label.need = need;
+            r->label.method = r->way->method;
+            r->label.next = r->at;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Every way of `state` before every label of a state behind. */
+static heddle_status add_runs(labels *l, int step, int state, int to)
 {
     heddle_status st = HEDDLE_OK;
-    if (hd_add_saturated(label->need, l->before[step]) > l->s->cap) {
-        return HEDDLE_OK;
-    }
-    if (l->ncandidates == CANDIDATES_MAX) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
-                       "under a cap on memory more than %d partial plans of model '%s' are neither slower nor larger "
-                       "than others; take fewer layers or fewer mesh axes, or a cap that binds less",
-                       CANDIDATES_MAX, l->s->m->name);
-    }
-    HD_TRY(hd_grow((void **)&l->candidate, &l->candidates_capacity, l->ncandidates, sizeof *l->candidate, "labels"));
-    l->candidate[l->ncandidates++] = *label;
-out:
-    return st;
-}
-
-/* Every way of `state` before a rest of this cost and need. */
-static heddle_status add_ways(labels *l, int step, int state, const hd_label *rest, int next)
-{
     const hd_row *row = &l->s->row[l->s->row_of[step]];
-    for (int w = row->first[state]; w < row->first[state + 1]; w++) {
-        const hd_priced *p = &row->way[w].price;
-        int64_t behind = hd_add_saturated(p->kept, rest->need);
-        hd_label label = {.cost = hd_cost_add(&p->cost, &rest->cost),
-                          .need = p->need > behind ? p->need : behind,
-                          .method = row->way[w].method,
-                          .state = state,
-                          .next = next};
-        heddle_status st = add_candidate(l, step, &label);
-        if (st != HEDDLE_OK) {
-            return st;
-        }
-    }
-    return HEDDLE_OK;
-}
-
-static heddle_status over_edge(hd_label *rest, hd_search *s, int step, int from, int to, const hd_label *behind)
-{
-    *rest = *behind;
-    if (from == to) {
+    const hd_priced none = {.need = 0}, *edge = &none;
+    if (l->first[to] == l->first[to + 1] || row->first[state] == row->first[state + 1]) {
         return HEDDLE_OK;
     }
-    const hd_priced *edge = NULL;
-    heddle_status st = hd_search_edge_price(&edge, s, step, from, to);
-    if (st == HEDDLE_OK) {
-        rest->cost = hd_cost_add(&edge->cost, &behind->cost);
-        rest->need = edge->need > behind->need ? edge->need : behind->need;
+    HD_TRY(state != to ? hd_search_edge_price(&edge, l->s, step + 1, state, to) : HEDDLE_OK);
+    for (int w = row->first[state]; w < row->first[state + 1]; w++) {
+        l->run[l->nruns++] = (run){.way = &row->way[w],
+                                   .cost = hd_cost_add(&edge->cost, &row->way[w].price.cost),
+                                   .edge_need = edge->need,
+                                   .at = l->first[to],
+                                   .end = l->first[to + 1],
+                                   .label = {.state = state}};
     }
+out:
     return st;
 }
 
-static heddle_status list_candidates(labels *l, int step, int state)
+static heddle_status list_runs(labels *l, int step, int state)
 {
     heddle_status st = HEDDLE_OK;
-    hd_search *s = l->s;
-    l->ncandidates = 0;
-    if (step + 1 == s->nsteps) {
-        hd_priced last;
-        HD_TRY(hd_search_last_price(&last, s, state));
-        const hd_label rest = {.cost = last.cost, .need = last.need};
-        st = add_ways(l, step, state, &rest, -1);
-        goto out;
+    const hd_search *s = l->s;
+    const hd_row *next = step + 1 < s->nsteps ? &s->row[s->row_of[step + 1]] : NULL;
+    l->nruns = 0;
+    for (int i = 0; next != NULL && i < next->nadmitted; i++) {
+        HD_TRY(add_runs(l, step, state, next->admitted[i]));
     }
-    const hd_row *row = &s->row[s->row_of[step + 1]];
-    for (int i = 0; i < row->nadmitted; i++) {
-        int to = row->admitted[i];
-        for (int k = l->first[to]; k < l->first[to + 1]; k++) {
-            hd_label rest;
-            HD_TRY(over_edge(&rest, s, step + 1, state, to, &l->label[k]));
-            HD_TRY(add_ways(l, step, state, &rest, k));
-        }
-    }
+    st = next == NULL ? add_runs(l, step, state, state) : HEDDLE_OK;
 out:
+    return st;
+}
+
+/* What came to `at` goes down the heap to its place. */
+static void sift(labels *l, int at)
+{
+    for (int child = 2 * at + 1; child < l->nheap; child = 2 * at + 1) {
+        child += child + 1 < l->nheap && is_before(l->heap[child + 1], l->heap[child]);
+        if (!is_before(l->heap[child], l->heap[at])) {
+            return;
+        }
+        run *swap = l->heap[at];
+        l->heap[at] = l->heap[child];
+        l->heap[child] = swap;
+        at = child;
+    }
+}
+
+static heddle_status keep(labels *l, const hd_label *label)
+{
+    if (l->count == LABELS_MAX) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                       "under a cap on memory %d partial plans of model '%s' are neither slower nor larger than "
+                       "others, and more are not kept; take fewer layers or fewer mesh axes, or a cap that binds "
+                       "less",
+                       LABELS_MAX, l->s->m->name);
+    }
+    heddle_status st = hd_grow((void **)&l->label, &l->capacity, l->count, sizeof *l->label, "labels");
+    if (st == HEDDLE_OK) {
+        l->label[l->count++] = *label;
+    }
     return st;
 }
 
 /* In the order of costs a label is kept unless two before it need no more. */
-static heddle_status keep_best(labels *l)
+static heddle_status merge(labels *l, int step)
 {
+    heddle_status st = HEDDLE_OK;
     int64_t least[2] = {INT64_MAX, INT64_MAX};
-    if (l->ncandidates > 0) {
-        qsort(l->candidate, (size_t)l->ncandidates, sizeof *l->candidate, by_cost);
+    l->nheap = 0;
+    for (int i = 0; i < l->nruns; i++) {
+        l->heap[l->nheap] = &l->run[i];
+        l->nheap += go_on(l, &l->run[i], step, INT64_MAX);
     }
-    for (int i = 0; i < l->ncandidates; i++) {
-        const hd_label *c = &l->candidate[i];
-        if (c->need >= least[1] && least[1] != INT64_MAX) {
-            continue;
-        }
-        if (l->count == LABELS_MAX) {
-            return hd_fail(HEDDLE_ERR_UNSUPPORTED,
-                           "under a cap on memory %d partial plans of model '%s' are neither slower nor larger than "
-                           "others, and more are not kept; take fewer layers or fewer mesh axes, or a cap that binds "
-                           "less",
-                           LABELS_MAX, l->s->m->name);
-        }
-        heddle_status st = hd_grow((void **)&l->label, &l->capacity, l->count, sizeof *l->label, "labels");
-        if (st != HEDDLE_OK) {
-            return st;
-        }
-        l->label[l->count++] = *c;
-        least[1] = c->need < least[0] ? least[0] : c->need < least[1] ? c->need : least[1];
-        least[0] = c->need < least[0] ? c->need : least[0];
+    for (int i = l->nheap / 2 - 1; i >= 0; i--) {
+        sift(l, i);
     }
-    return HEDDLE_OK;
+    while (l->nheap > 0) {
+        run *r = l->heap[0];
+        const int64_t need = r->label.need;
+        if (need < least[1]) {
+            HD_TRY(keep(l, &r->label));
+            least[1] = need < least[0] ? least[0] : need;
+            least[0] = need < least[0] ? need : least[0];
+        }
+        r->at++;
+        if (!go_on(l, r, step, least[1])) {
+            l->heap[0] = l->heap[--l->nheap];
+        }
+        sift(l, 0);
+    }
+out:
+    return st;
 }
 
 static heddle_status label_step(labels *l, int step)
@@ -148,13 +169,30 @@ static heddle_status label_step(labels *l, int step)
     heddle_status st = HEDDLE_OK;
     for (int state = 0; state < l->s->nstates; state++) {
         l->here[state] = l->count;
-        HD_TRY(list_candidates(l, step, state));
-        HD_TRY(keep_best(l));
+        HD_TRY(list_runs(l, step, state));
+        HD_TRY(merge(l, step));
     }
     l->here[l->s->nstates] = l->count;
     int *swap = l->here;
     l->here = l->first;
     l->first = swap;
+out:
+    return st;
+}
+
+/* What every layout of the last step leads to: the end. */
+static heddle_status label_ends(labels *l)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_search *s = l->s;
+    for (int state = 0; state < s->nstates; state++) {
+        hd_priced last;
+        HD_TRY(hd_search_last_price(&last, s, state));
+        const hd_label end = {.cost = last.cost, .need = last.need, .state = state, .next = -1};
+        l->first[state] = l->count;
+        HD_TRY(keep(l, &end));
+    }
+    l->first[s->nstates] = l->count;
 out:
     return st;
 }
@@ -168,6 +206,10 @@ static heddle_status labels_open(labels *l)
     l->first = memory;
     HD_TRY(hd_alloc(&memory, (size_t)s->nstates + 1, sizeof *l->here, "labels"));
     l->here = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nstates * HD_METHODS_MAX, sizeof *l->run, "labels"));
+    l->run = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nstates * HD_METHODS_MAX, sizeof *l->heap, "labels"));
+    l->heap = memory;
     HD_TRY(hd_alloc(&memory, (size_t)s->nsteps, sizeof *l->before, "labels"));
     l->before = memory;
     for (int i = 0; i + 1 < s->nsteps; i++) {
@@ -188,20 +230,22 @@ static heddle_status choose(hd_walk *out, int *first, labels *l)
     heddle_status st = HEDDLE_OK;
     hd_search *s = l->s;
     *first = -1;
-    for (int state = 0; state < s->nstates; state++) {
-        for (int k = l->first[state]; k < l->first[state + 1]; k++) {
-            hd_label whole;
-            HD_TRY(over_edge(&whole, s, 0, s->prologue >= 0 ? s->prologue : state, state, &l->label[k]));
-            if (whole.need > s->cap) {
-                continue;
-            }
-            if (*first < 0 || hd_cost_compare(&whole.cost, &out->cost) < 0) {
-                out->second = *first < 0 ? out->second : out->cost;
-                out->cost = whole.cost;
-                *first = k;
-            } else if (hd_cost_compare(&whole.cost, &out->second) < 0) {
-                out->second = whole.cost;
-            }
+    for (int k = l->first[0]; k < l->first[s->nstates]; k++) {
+        const hd_label *label = &l->label[k];
+        const hd_priced none = {.need = 0}, *edge = &none;
+        if (s->prologue >= 0 && s->prologue != label->state) {
+            HD_TRY(hd_search_edge_price(&edge, s, 0, s->prologue, label->state));
+        }
+        const hd_cost whole = hd_cost_add(&edge->cost, &label->cost);
+        if (edge->need > s->cap || label->need > s->cap) {
+            continue;
+        }
+        if (*first < 0 || hd_cost_compare(&whole, &out->cost) < 0) {
+            out->second = *first < 0 ? out->second : out->cost;
+            out->cost = whole;
+            *first = k;
+        } else if (hd_cost_compare(&whole, &out->second) < 0) {
+            out->second = whole;
         }
     }
 out:
@@ -214,16 +258,17 @@ heddle_status hd_search_labels(hd_walk *out, hd_search *s)
     labels l = {.s = s};
     int at = 0;
     HD_TRY(labels_open(&l));
+    HD_TRY(label_ends(&l));
     for (int step = s->nsteps - 1; step >= 0; step--) {
         HD_TRY(label_step(&l, step));
     }
     HD_TRY(choose(out, &at, &l));
-    for (int step = 0; at >= 0; step++) {
+    for (int step = 0; at >= 0 && step < s->nsteps; step++) {
         out->state[step] = (int16_t)l.label[at].state;
         out->method[step] = l.label[at].method;
         at = l.label[at].next;
     }
 out:
-    HD_FREE_ALL(l.label, l.first, l.here, l.candidate, l.before);
+    HD_FREE_ALL(l.label, l.first, l.here, l.run, l.heap, l.before);
     return st;
 }

@@ -38,7 +38,8 @@ typedef struct hd_near {
     int coords[HD_NEAR_RANKS][HEDDLE_MAX_AXES];
     unsigned *shards, *cuts, *whole; /* [n], [ndims][n], [n] axes that shard anything, a dim, nothing; a bit each */
     hd_near_moved copies[HD_NEAR_RANKS][HD_NEAR_MASKS]; /* ranks of the set of a level along these axes get as much */
-    hd_near_part *part;                                 /* [HD_NEAR_RANKS][ndims][cut before][cut after][free] */
+    unsigned power[HD_NEAR_MASKS], nways; /* of 5, by its axis, for a set of axes together; for all that there are */
+    hd_near_part *part;                   /* [HD_NEAR_RANKS][ndims][nways]: what every axis does to the dim */
     hd_near_table *table[HEDDLE_MACHINE_LINKS][2 * HD_NEAR_MASKS]; /* by what changes on which axes */
     char *wanted, *ends;                                           /* [n] some stage admits it; it is the epilogue */
     double *edge;                                                  /* [nwidths][n][n] of those that are wanted */

@@ -104,14 +104,13 @@ static heddle_status table_of(hd_near_table **out, hd_near *w, int level, unsign
 }
 
 /* What two layouts do to a dim, as rank `r` of the few sees it: as the first one does, along an axis that cuts nothing
- * of it. */
+ * of it. An axis cuts it before, before and behind, behind alone, with another dim cut before or none, or never. */
 static const hd_near_part *part_of(hd_near *w, int r, int d, int from, int to)
 {
-    const unsigned naxes = (unsigned)w->s->mesh.naxes, a = w->cuts[d * w->n + from], b = w->cuts[d * w->n + to];
-    const unsigned is_free = w->shards[from] & (a | b);
+    const unsigned a = w->cuts[d * w->n + from], b = w->cuts[d * w->n + to], other = b & ~a & w->shards[from];
+    const unsigned way = w->power[a & ~b] + 2 * w->power[a & b] + 3 * w->power[other] + 4 * w->power[b & ~a & ~other];
     r = ((a | b) >> r & 1) != 0 ? r : 0;
-    const unsigned row = (unsigned)r * (unsigned)w->ndims + (unsigned)d;
-    hd_near_part *p = &w->part[(((row << naxes | a) << naxes | b) << naxes) | is_free];
+    hd_near_part *p = &w->part[((unsigned)r * (unsigned)w->ndims + (unsigned)d) * w->nways + way];
     if (!p->is_known) {
         hd_edge_part made;
         hd_edge_part_at(&made, &w->s->m->shape, &w->s->mesh, &w->levels, &w->s->layout[from], &w->s->layout[to],
@@ -228,6 +227,16 @@ static heddle_status make_edges(hd_near *w)
     return st;
 }
 
+static void set_powers(hd_near *w)
+{
+    w->nways = 1;
+    for (int a = 0; a < w->s->mesh.naxes; a++, w->nways *= 5) {
+        for (unsigned axes = 0; axes < HD_NEAR_MASKS; axes++) {
+            w->power[axes] += (axes >> a & 1) != 0 ? w->nways : 0;
+        }
+    }
+}
+
 static heddle_status room(hd_near *w)
 {
     heddle_status st = HEDDLE_OK;
@@ -240,8 +249,7 @@ static heddle_status room(hd_near *w)
     w->whole = memory;
     HD_TRY(hd_alloc(&memory, (size_t)w->ndims * n, sizeof(unsigned), "layouts"));
     w->cuts = memory;
-    HD_TRY(hd_alloc(&memory, (size_t)(HD_NEAR_RANKS * w->ndims) << 3 * w->s->mesh.naxes, sizeof(hd_near_part),
-                    "parts of edges"));
+    HD_TRY(hd_alloc(&memory, (size_t)(HD_NEAR_RANKS * w->ndims) * w->nways, sizeof(hd_near_part), "parts of edges"));
     w->part = memory;
     HD_TRY(hd_alloc(&memory, n, 1, "layouts"));
     w->wanted = memory;
@@ -317,6 +325,7 @@ heddle_status hd_near_open(hd_near *w, hd_search *s)
             w->dim[w->ndims++] = d;
         }
     }
+    set_powers(w);
     HD_TRY(room(w));
     set_ranks(w);
     set_states(w);

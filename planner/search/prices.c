@@ -76,7 +76,7 @@ static void take_back(hd_prices *p)
 
 /* --- stages ------------------------------------------------------------------------------------------------------- */
 
-static int mixes_dim(const hd_method_stage *mixes, int dim)
+int hd_search_mixes(const hd_method_stage *mixes, int dim)
 {
     return dim >= 0 && (mixes->dim == dim || (mixes->dims >> dim & 1) != 0);
 }
@@ -99,7 +99,7 @@ static hd_price_key stage_key(const hd_search *s, int stage, int state, const hd
     for (int a = 0; method != &hd_method_local && a < s->mesh.naxes; a++) {
         int dim = layout->dim_of_axis[a];
         stride /= s->mesh.axis[a].size;
-        if (mixes_dim(&s->mixes[stage], dim) && s->mesh.axis[a].size > 1) {
+        if (hd_search_mixes(&s->mixes[stage], dim) && s->mesh.axis[a].size > 1) {
             key.part[n++] = (int64_t)s->mesh.axis[a].size << 32 | (int64_t)stride << 8 | dim;
         }
     }

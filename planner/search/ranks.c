@@ -1,6 +1,6 @@
-/* heddle_plan_ranks: every mesh of so many ranks. Prices are kept from mesh to mesh. All meshes are surveyed first:
- * what no walk on them is below. The likeliest is searched first, and those that cannot be better than what was found
- * are not. */
+/* heddle_plan_ranks: every mesh of so many ranks. Prices are kept from mesh to mesh. Of all meshes first what their
+ * stages alone cost; in that order what no walk is below (near.h), and a mesh where that is less than on those before
+ * it is searched at once. So most meshes cost more by their stages than what was found, and are not looked at. */
 #include "planner/search/search_internal.h"
 
 #include "runtime/base/base.h"
@@ -14,7 +14,8 @@ enum { SEARCHED_RANKS_MAX = 1 << 17 };
 
 typedef struct candidate {
     heddle_mesh mesh;
-    int index;     /* in the order in which meshes are preferred where they cost the same */
+    int index; /* in the order in which meshes are preferred where they cost the same */
+    int is_looked_at, is_tried;
     int64_t floor; /* the first part of no plan's cost is below it */
 } candidate;
 
@@ -68,17 +69,16 @@ static hd_cost unscaled(const best_mesh *b, const hd_search *s, int ranks, int i
     return bound;
 }
 
-static void remember_refusal(best_mesh *b, heddle_status st)
+static heddle_status forgive(best_mesh *b, heddle_status st)
 {
+    if (st != HEDDLE_ERR_INFEASIBLE && st != HEDDLE_ERR_UNSUPPORTED) {
+        return st;
+    }
     if (b->refused == HEDDLE_OK) {
         b->refused = st;
         b->why = hd_sentence_keep();
     }
-}
-
-static int is_about_this_mesh(heddle_status st)
-{
-    return st == HEDDLE_ERR_INFEASIBLE || st == HEDDLE_ERR_UNSUPPORTED;
+    return HEDDLE_OK;
 }
 
 static heddle_status survey(best_mesh *b, const heddle_mesh *mesh)
@@ -86,60 +86,72 @@ static heddle_status survey(best_mesh *b, const heddle_mesh *mesh)
     heddle_status st = HEDDLE_OK;
     hd_search s = {0};
     hd_cost floor = {{0}};
-    int64_t near = 0;
     HD_TRY(hd_grow((void **)&b->candidate, &b->capacity, b->ncandidates, sizeof *b->candidate, "meshes"));
     HD_TRY(hd_search_open(&s, b->model, mesh, b->options, &b->prices));
     if (s.aim.objective != HD_OBJECTIVE_MEMORY) {
-        HD_TRY(hd_search_near_floor(&near, &s));
         floor = hd_search_floor(&s);
-        floor.part[0] = near > floor.part[0] ? near : floor.part[0];
     }
-    b->candidate[b->ncandidates++] = (candidate){*mesh, b->seen++, scaled(&s, &floor, heddle_mesh_size(mesh)).part[0]};
+    b->candidate[b->ncandidates++] =
+        (candidate){.mesh = *mesh, .index = b->seen++, .floor = scaled(&s, &floor, heddle_mesh_size(mesh)).part[0]};
 out:
     hd_search_close(&s);
-    if (is_about_this_mesh(st)) {
-        remember_refusal(b, st);
-        st = HEDDLE_OK;
-    }
-    return st;
+    return forgive(b, st);
 }
 
-static heddle_status try_mesh(best_mesh *b, const candidate *of)
+static int is_hopeless(const best_mesh *b, const candidate *c)
+{
+    return b->found && c->floor > b->cost.part[0];
+}
+
+static heddle_status try_mesh(best_mesh *b, hd_search *s, candidate *c)
 {
     heddle_status st = HEDDLE_OK;
-    hd_search s = {0};
     hd_walk walk = {0};
     int found = 0;
-    int ranks = heddle_mesh_size(&of->mesh);
-    if (b->found && of->floor > b->cost.part[0]) {
-        return HEDDLE_OK;
-    }
-    HD_TRY(hd_search_open(&s, b->model, &of->mesh, b->options, &b->prices));
-    int by_memory = s.aim.objective == HD_OBJECTIVE_MEMORY;
-    hd_cost bound = unscaled(b, &s, ranks, of->index);
+    int ranks = heddle_mesh_size(&c->mesh);
+    int by_memory = s->aim.objective == HD_OBJECTIVE_MEMORY;
+    hd_cost bound = unscaled(b, s, ranks, c->index);
     int is_bound = b->found && !by_memory;
-    if (is_bound && s.cap == INT64_MAX) {
-        hd_search_drop_dear(&s, &bound, 0);
+    c->is_tried = 1;
+    if (is_bound && s->cap == INT64_MAX) {
+        hd_search_drop_dear(s, &bound, 0);
     }
-    HD_TRY(hd_search_run(&walk, &found, &s, is_bound ? &bound : NULL));
-    hd_cost cost = scaled(&s, &walk.cost, ranks);
-    int64_t peak = by_memory ? hd_add_saturated(s.cap, s.resident) : 0;
+    HD_TRY(hd_search_run(&walk, &found, s, is_bound ? &bound : NULL));
+    hd_cost cost = scaled(s, &walk.cost, ranks);
+    int64_t peak = by_memory ? hd_add_saturated(s->cap, s->resident) : 0;
     int order = !b->found || peak < b->peak ? -1 : peak > b->peak ? 1 : hd_cost_compare(&cost, &b->cost);
-    if (found && (order < 0 || (order == 0 && of->index < b->index))) {
+    if (found && (order < 0 || (order == 0 && c->index < b->index))) {
         b->found = 1;
-        b->index = of->index;
-        b->mesh = of->mesh;
+        b->index = c->index;
+        b->mesh = c->mesh;
         b->cost = cost;
         b->peak = peak;
     }
 out:
     hd_walk_free(&walk);
-    hd_search_close(&s);
-    if (is_about_this_mesh(st)) {
-        remember_refusal(b, st);
-        st = HEDDLE_OK;
-    }
     return st;
+}
+
+/* What no walk on the mesh is below; where that is at most `least`, the best of them. */
+static heddle_status look_at(best_mesh *b, candidate *c, int64_t *least)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_search s = {0};
+    hd_cost near = {{0}};
+    HD_TRY(hd_search_open(&s, b->model, &c->mesh, b->options, &b->prices));
+    if (!c->is_looked_at && s.aim.objective != HD_OBJECTIVE_MEMORY) {
+        HD_TRY(hd_search_near_floor(&near.part[0], &s));
+        near = scaled(&s, &near, heddle_mesh_size(&c->mesh));
+        c->floor = near.part[0] > c->floor ? near.part[0] : c->floor;
+    }
+    c->is_looked_at = 1;
+    if (c->floor <= *least) {
+        *least = c->floor;
+        st = is_hopeless(b, c) ? HEDDLE_OK : try_mesh(b, &s, c);
+    }
+out:
+    hd_search_close(&s);
+    return forgive(b, st);
 }
 
 /* Meshes of exactly `naxes` axes, of which those before `axis` are made; `rest` ranks are left. */
@@ -166,6 +178,13 @@ static int by_floor(const void *a, const void *b)
     return x->floor != y->floor ? (x->floor < y->floor ? -1 : 1) : x->index - y->index;
 }
 
+static void sort(best_mesh *b, int n)
+{
+    if (n > 0) {
+        qsort(b->candidate, (size_t)n, sizeof *b->candidate, by_floor);
+    }
+}
+
 static heddle_status try_ranks(best_mesh *b, const heddle_machine_info *machine, int ranks)
 {
     heddle_status st = HEDDLE_OK;
@@ -178,11 +197,16 @@ static heddle_status try_ranks(best_mesh *b, const heddle_machine_info *machine,
         }
         st = survey_factors(b, machine, &mesh, 0, ranks);
     }
-    if (b->ncandidates > 0) {
-        qsort(b->candidate, (size_t)b->ncandidates, sizeof *b->candidate, by_floor);
+    sort(b, b->ncandidates);
+    int64_t least = INT64_MAX;
+    int looked_at = 0;
+    for (; st == HEDDLE_OK && looked_at < b->ncandidates && !is_hopeless(b, &b->candidate[looked_at]); looked_at++) {
+        st = look_at(b, &b->candidate[looked_at], &least);
     }
-    for (int i = 0; st == HEDDLE_OK && i < b->ncandidates; i++) {
-        st = try_mesh(b, &b->candidate[i]);
+    sort(b, looked_at);
+    for (int i = 0; st == HEDDLE_OK && i < looked_at && !is_hopeless(b, &b->candidate[i]); i++) {
+        least = INT64_MAX;
+        st = b->candidate[i].is_tried ? HEDDLE_OK : look_at(b, &b->candidate[i], &least);
     }
     return st;
 }

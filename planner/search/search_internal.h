@@ -164,6 +164,7 @@ double hd_search_waste_percent(const hd_search *search, int64_t elems);
 void hd_row_free(hd_row *row);
 
 /* prices.c */
+int hd_search_mixes(const hd_method_stage *mixes, int dim);
 heddle_status hd_search_widths(hd_search *search); /* makes the table of edges: layouts are known */
 heddle_status hd_search_stage_price(hd_priced *out, hd_search *search, int stage, int state, const hd_method *method);
 /* The edge into a step; that behind the last stage is another one. */
