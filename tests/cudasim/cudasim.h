@@ -59,6 +59,9 @@ HD_SIM_EXPORT void hd_sim_set_serial(int is_serial);
 /* From now on the blocks of a launch run from the last one to the first, and the threads of each likewise: what depends
  * on their order comes out otherwise. */
 HD_SIM_EXPORT void hd_sim_set_reversed(int is_reversed);
+/* From now on the race detector does not see what kernels load and store: where ranks give up, kernels fall through
+ * their waits, and load what peers may still store. Nobody looks at what comes of it. */
+HD_SIM_EXPORT void hd_sim_set_unseen(int is_unseen);
 /* Of the launch that had most since this was asked last. */
 HD_SIM_EXPORT int hd_sim_most_blocks(void);
 /* Kernels that were launched without having been loaded (cudaFuncGetAttributes): a GPU loads them then, and waits for

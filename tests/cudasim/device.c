@@ -6,7 +6,7 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int devices;
-static _Atomic int processors = 132;
+static _Atomic int processors = 132, is_unseen;
 static int64_t memory_bytes;
 static int connections;
 static int allocation_waits, nallocating; /* threads that do, with the lock */
@@ -25,6 +25,16 @@ void hd_sim_fail_at(int64_t n, int error)
 void hd_sim_set_processors(int n)
 {
     atomic_store(&processors, n);
+}
+
+void hd_sim_set_unseen(int is)
+{
+    atomic_store(&is_unseen, is);
+}
+
+int hd_sim_is_unseen(void)
+{
+    return atomic_load_explicit(&is_unseen, memory_order_relaxed);
 }
 
 int64_t hd_sim_calls(void)

@@ -1,5 +1,4 @@
-/* A block of threads on one host thread: fibres that give way at barriers and
- * naps. */
+/* A block of threads on one host thread: fibres that give way at barriers and naps. */
 #include "sim.h"
 
 #include <sched.h>
@@ -25,7 +24,12 @@ void *__tsan_get_current_fiber(void);
 void *__tsan_create_fiber(unsigned flags);
 void __tsan_destroy_fiber(void *fiber);
 void __tsan_switch_to_fiber(void *fiber, unsigned flags);
+void __tsan_ignore_thread_begin(void);
+void __tsan_ignore_thread_end(void);
 enum { NO_SYNC = 1 };
+#define UNSEEN(begins) ((begins) ? __tsan_ignore_thread_begin() : __tsan_ignore_thread_end())
+#else
+#define UNSEEN(begins) ((void)(begins))
 #endif
 
 enum {
@@ -68,8 +72,8 @@ typedef struct engine {
     char begin, end; /* edges */
     fibre *set;      /* of the present block */
     unsigned block;
-    char *barrier; /* edge of the present block, then those of its warps: new ones
-                      for each, or the detector would order blocks */
+    char
+        *barrier; /* edge of the present block, then those of its warps: new ones, or the detector would order blocks */
     /* Memory of blocks. Each block of a kernel has its own, or the detector would take one's for another's. */
     char *shared;
     size_t shared_from, shared_used;
@@ -89,8 +93,7 @@ int64_t hd_sim_kernels(void)
     return atomic_load(&kernels);
 }
 
-/* Not inlined: a fibre never changes its thread, but the compiler should not
- * have to know. */
+/* Not inlined: a fibre never changes its thread, but the compiler should not have to know. */
 static __attribute__((noinline)) engine *my(void)
 {
     return mine;
@@ -137,7 +140,14 @@ static void fibre_main(void)
     engine *e = my();
     ARRIVE(NULL, &e->home_bottom, &e->home_bytes);
     hd_sim_acquire(&e->begin);
+    const int is_unseen = hd_sim_is_unseen();
+    if (is_unseen) {
+        UNSEEN(1);
+    }
     e->op->u.kernel.body(e->op->u.kernel.args);
+    if (is_unseen) {
+        UNSEEN(0);
+    }
     e = my();
     hd_sim_release(&e->end);
     e->now->lane.state = HD_SIM_DONE;

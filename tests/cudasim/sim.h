@@ -205,6 +205,7 @@ int hd_sim_copies(const hd_sim_op *op, const void *memory, size_t bytes);
 int hd_sim_take_turn(void); /* 1: no other kernel runs until it is given back */
 void hd_sim_give_turn(int is_taken);
 int hd_sim_is_reversed(void);
+int hd_sim_is_unseen(void); /* by the race detector */
 
 /* --- fibre.c */
 

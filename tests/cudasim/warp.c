@@ -144,6 +144,9 @@ enum { NO_SYNC = 1 };
 
 static void note_copy(hd_sim_lane *lane, void *to, void *view)
 {
+    if (hd_sim_is_unseen()) {
+        return;
+    }
     void *own = __tsan_get_current_fiber();
     lane->copier = lane->copier != NULL ? lane->copier : __tsan_create_fiber(0);
     hd_sim_release(lane->asked);

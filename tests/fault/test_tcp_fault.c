@@ -37,7 +37,8 @@ static int64_t *killed_ns;
 
 static int strikes(call_kind kind, int error)
 {
-    if (plan.at == 0 || (plan.kind != ANY && plan.kind != kind) || ++*made != plan.at) {
+    if (plan.at == 0 || (plan.kind != ANY && plan.kind != kind) ||
+        __atomic_add_fetch(made, 1, __ATOMIC_SEQ_CST) != plan.at) {
         return 0;
     }
     if (plan.kills) {
@@ -281,4 +282,48 @@ HD_CASE(the_named_transport_tells_who_died)
     for (int r = 0; r < RANKS; r += 2) {
         ended(j.outcome, r, HEDDLE_ERR_PEER, SOON_S, "rank 1 ended while the ranks were meeting", NULL);
     }
+}
+
+/* Nobody knows of it, so the others wait for their deadline; rank 0 knows whom it has waited for. */
+HD_CASE(a_rank_that_dies_before_it_calls_is_missed_at_the_deadline)
+{
+    hd_see_processes();
+    job j = new_job();
+    made = hd_shared(sizeof *made);
+    killed_ns = hd_shared(sizeof *killed_ns);
+    for (int r = 0; r < RANKS; r++) {
+        plan.at = r == 1;
+        plan.kind = CONNECT;
+        plan.kills = 1;
+        start_rank(&j, r, RANKS, hd_test_limit_ns(1e-3 * SHORT_MS) / 1000000);
+    }
+    plan.at = 0;
+    end_job(&j);
+    assert_true(*killed_ns != 0);
+    for (int r = 0; r < RANKS; r += 2) {
+        ended(j.outcome, r, HEDDLE_ERR_TIMEOUT, 1e-3 * SHORT_MS + SOON_S, "before the deadline",
+              r == 0 ? "rank 1 did not" : "rank 0", NULL);
+    }
+}
+
+static heddle_status no_rank_gets_here(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    return heddle_set_error(HEDDLE_ERR_INTERNAL, "rank %d has met them all", heddle_comm_rank(comm));
+}
+
+/* Who has started the ranks sees it, and tells the others. */
+HD_CASE(a_started_rank_that_dies_before_it_calls_is_known_at_once)
+{
+    hd_see_processes();
+    made = hd_shared(sizeof *made);
+    killed_ns = hd_shared(sizeof *killed_ns);
+    plan.at = 1; /* of either of the two that call */
+    plan.kind = CONNECT;
+    plan.kills = 1;
+    const int64_t start_ns = hd_now_ns();
+    HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(RANKS, "tcp", no_rank_gets_here, NULL));
+    plan.at = 0;
+    assert_true(strstr(heddle_last_error(), "was killed by signal 9") != NULL);
+    assert_true(*killed_ns != 0 && hd_now_ns() - start_ns < hd_test_limit_ns(1.9)); /* nobody had to be ended */
 }

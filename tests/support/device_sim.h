@@ -30,6 +30,7 @@ typedef struct device_sim {
     void (*set_host_offset)(int64_t bytes); /* of registered memory on a device */
     void (*set_pooled)(int is_pooled);      /* memory that is given out from now on */
     void (*set_link)(int device, int link); /* 0 works, 1 loses, 2 stalls: hd_sim_set_link */
+    void (*set_unseen)(int is_unseen);      /* kernels, by the race detector: where ranks give up */
     /* CUDA's own */
     int (*priority)(void *stream, int *priority);
     int (*set_device)(int device);
@@ -80,6 +81,7 @@ static inline heddle_status device_sim_get(device_sim *out)
                                         "hd_sim_set_host_offset",
                                         "hd_sim_set_pooled",
                                         "hd_sim_set_link",
+                                        "hd_sim_set_unseen",
                                         "cudaStreamGetPriority",
                                         "cudaSetDevice",
                                         "cuCtxGetCurrent",

@@ -156,10 +156,11 @@ typedef struct hd_join {
     int64_t arena_bytes;     /* 0: physical memory */
     const _Atomic int *dead; /* 1 + index of a member that is known to have ended; NULL: nobody looks */
     hd_interrupt interrupt;  /* while the members meet */
-    /* Asked before the members meet, with what this one's own memory came to: whether all are able to. NULL: nobody to
-     * ask. */
-    heddle_status (*agree)(void *agree_ctx, heddle_status mine);
-    void *agree_ctx;
+    /* Where the members can ask one another already; NULL: they cannot. agree: before they meet, with what this one's
+     * own memory came to: whether all are able to. look: while they meet: whether one of them has given up. */
+    heddle_status (*agree)(void *ctx, heddle_status mine);
+    heddle_status (*look)(void *ctx);
+    void *ctx;
 } hd_join;
 
 /* Processes of one host meet and map each other's arenas. Collective over the members. */

@@ -45,7 +45,7 @@ heddle_status hd_meeting_waits(hd_meeting *m, const char *what)
         return hd_fail(HEDDLE_ERR_INTERRUPTED, "rank %d was interrupted while the ranks were meeting", me);
     }
     if (hd_now_ns() <= join->deadline_ns) {
-        return HEDDLE_OK;
+        return join->look != NULL ? join->look(join->ctx) : HEDDLE_OK;
     }
     pid_t twin = find_twin(m);
     return twin == 0 ? hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: %s before the deadline", me, what)
@@ -370,7 +370,7 @@ heddle_status hd_group_join(hd_group **out, const hd_join *join)
     heddle_status st = HEDDLE_OK;
     hd_meeting m = {.join = join, .interrupt = join->interrupt, .listener = -1};
     st = meeting_open(&m);
-    HD_TRY(join->agree != NULL ? join->agree(join->agree_ctx, st) : st);
+    HD_TRY(join->agree != NULL ? join->agree(join->ctx, st) : st);
     if (join->n > 1) {
         HD_TRY(join->me == 0 ? hd_meet_as_first(&m) : meet_as_other(&m));
     }

@@ -114,6 +114,14 @@ static heddle_status callbacks_abort(heddle_comm *comm, const char *why)
     return HEDDLE_OK;
 }
 
+static heddle_status hear_abort(const callbacks *c)
+{
+    int by = -1;
+    char why[HD_WHY_BYTES] = "";
+    const heddle_status st = c->table.abort_poll(c->ctx, &by, why, sizeof why);
+    return st != HEDDLE_OK || by < 0 ? st : hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", by, why);
+}
+
 static heddle_status callbacks_check(heddle_comm *comm)
 {
     callbacks *c = of(comm);
@@ -121,16 +129,7 @@ static heddle_status callbacks_check(heddle_comm *comm)
         return HEDDLE_OK;
     }
     send_pending(c);
-    if (c->turns++ % POLL_TURNS != 0) {
-        return HEDDLE_OK;
-    }
-    int by = -1;
-    char why[HD_WHY_BYTES] = "";
-    heddle_status st = c->table.abort_poll(c->ctx, &by, why, sizeof why);
-    if (st == HEDDLE_OK && by >= 0) {
-        st = hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", by, why);
-    }
-    return st;
+    return c->turns++ % POLL_TURNS == 0 ? hear_abort(c) : HEDDLE_OK;
 }
 
 /* Most transports only move while they are asked: looking often is what moves the bytes, and nobody rings when they
@@ -182,7 +181,6 @@ typedef struct joining {
     const callbacks *c;
     outcome *all;
     int64_t deadline_ns;
-    int is_over; /* a rank could not go on, and all know it */
 } joining;
 
 /* Everybody learns of a rank that cannot share memory with its host's ranks, so that nobody waits for it. */
@@ -190,37 +188,40 @@ static heddle_status join_agree(void *ctx, heddle_status mine)
 {
     joining *j = ctx;
     const callbacks *c = j->c;
+    const hd_sentence why = hd_sentence_keep();
     outcome own = {.status = mine};
-    heddle_status st = mine;
+    hd_copy_text(own.why, sizeof own.why, mine != HEDDLE_OK ? why.text : "");
+    heddle_status st = c->table.allgather(c->ctx, &own, j->all, sizeof own, j->deadline_ns);
     if (mine != HEDDLE_OK) {
-        hd_copy_text(own.why, sizeof own.why, heddle_last_error());
+        return hd_sentence_say(&why, mine); /* whatever the transport says by now */
     }
-    heddle_status gathered = c->table.allgather(c->ctx, &own, j->all, sizeof own, j->deadline_ns);
-    for (int r = 0; st == HEDDLE_OK && gathered == HEDDLE_OK && r < c->table.size; r++) {
+    for (int r = 0; st == HEDDLE_OK && r < c->table.size; r++) {
         outcome *theirs = &j->all[r];
         if (theirs->status != HEDDLE_OK) {
             theirs->why[sizeof theirs->why - 1] = '\0';
             st = hd_fail(HEDDLE_ERR_PEER, "rank %d could not share memory with its host's ranks: %s", r, theirs->why);
         }
     }
-    if (mine != HEDDLE_OK) {
-        heddle_ignore(hd_fail(mine, "%s", own.why)); /* whatever the transport says by now */
-    }
-    st = st != HEDDLE_OK ? st : gathered;
-    j->is_over = st != HEDDLE_OK;
     return st;
 }
 
-/* Asked twice: when every rank has memory of its own, before they meet; and when they have met. */
+static heddle_status join_look(void *ctx)
+{
+    return hear_abort(((const joining *)ctx)->c);
+}
+
+/* All agree twice: when every rank has memory of its own, before they meet; and when they have met. A rank that fails
+ * between the two gives up (tell_failure), of which others hear wherever they wait. */
 static heddle_status join_together(hd_group **group, hd_join *join, const callbacks *c)
 {
     joining j = {.c = c, .deadline_ns = join->deadline_ns};
     heddle_status st = HEDDLE_OK;
     HD_TRY(hd_alloc((void **)&j.all, (size_t)c->table.size, sizeof *j.all, "outcomes of joining"));
     join->agree = join_agree;
-    join->agree_ctx = &j;
-    st = hd_group_join(group, join);
-    HD_TRY(j.is_over ? st : join_agree(&j, st));
+    join->look = join_look;
+    join->ctx = &j;
+    HD_TRY(hd_group_join(group, join));
+    st = join_agree(&j, HEDDLE_OK);
 out:
     if (st != HEDDLE_OK) {
         hd_group_destroy(*group);

@@ -14,17 +14,24 @@ static heddle_status has_closed(int rank)
     return hd_fail(HEDDLE_ERR_PEER, "rank %d has closed its communicator", rank);
 }
 
+static heddle_status look_for_end(const hd_tcp *tcp)
+{
+    if (tcp->aborted_by == tcp->rank) {
+        return hd_fail(HEDDLE_ERR_NOMEM, "%s", tcp->why);
+    }
+    return tcp->aborted_by < 0 ? HEDDLE_OK : hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", tcp->aborted_by, tcp->why);
+}
+
 static heddle_status wait_letter(hd_tcp *tcp, hd_letter **out, int from, int kind, int64_t deadline_ns)
 {
+    heddle_status st;
     for (;;) {
         hd_tcp_turn(tcp);
         *out = hd_tcp_take(tcp, from, kind, 0); /* one that has come counts, whoever has gone since */
         if (*out != NULL) {
             return HEDDLE_OK;
         }
-        if (tcp->aborted_by >= 0) {
-            return hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", tcp->aborted_by, tcp->why);
-        }
+        HD_TRY(look_for_end(tcp));
         if (tcp->peer[from].fd < 0 && from != tcp->rank) {
             return has_closed(from);
         }
@@ -37,6 +44,8 @@ static heddle_status wait_letter(hd_tcp *tcp, hd_letter **out, int from, int kin
         }
         hd_tcp_sleep(tcp);
     }
+out:
+    return st;
 }
 
 /* --- small data --------------------------------------------------------------------------------------------------- */
@@ -220,7 +229,7 @@ static heddle_status abort_poll(void *ctx, int *aborted_by, char *why, size_t wh
     hd_tcp_turn(tcp);
     *aborted_by = tcp->aborted_by;
     snprintf(why, why_bytes, "%s", tcp->why);
-    return HEDDLE_OK;
+    return tcp->aborted_by == tcp->rank ? look_for_end(tcp) : HEDDLE_OK;
 }
 
 static void destroy(void *ctx)

@@ -227,6 +227,7 @@ static int begin_letter(hd_tcp *tcp, int r)
         hd_alloc(&made, 1, sizeof(hd_letter) + q->head.bytes + 1, "a message over TCP") != HEDDLE_OK) {
         snprintf(why, sizeof why, "rank %d has no memory for %llu bytes of rank %d", tcp->rank,
                  (unsigned long long)q->head.bytes, r);
+        note_end(tcp, q->head.bytes <= HD_LETTER_BYTES ? tcp->rank : r, why); /* no rank sends more: a damaged letter */
         hang_up(tcp, r, why);
         return 0;
     }

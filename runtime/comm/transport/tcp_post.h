@@ -68,7 +68,7 @@ struct hd_tcp {
     hd_tcp_peer *peer;        /* [size] */
     struct pollfd *fds;       /* [size] */
     unsigned char *window;    /* [HD_TCP_WINDOW_BYTES] */
-    int aborted_by;           /* -1: nobody */
+    int aborted_by;           /* -1: nobody; this rank itself: it had no memory for a letter */
     char why[HD_TCP_WHY_BYTES];
 };
 
