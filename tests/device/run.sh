@@ -243,6 +243,7 @@ package() { # NAME SCRIPT ARGUMENTS...: with the Python package
 }
 package "pool of torch" mem_pool.py
 package "kernels of attention" attention_blocks.py
+package "attention of torch" torch_attention.py
 package "push beside a product" torch_ways.py beside
 package "graphs of torch" torch_ways.py graphs
 package "Latte on two ranks" torch_ways.py latte

@@ -7,17 +7,17 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import re
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import _abi
 from ._library import check, encoded, lib
+from .attention_lines import States, to_heads, to_whole
 from .errors import ArgumentError, UnsupportedError
 from .line import Line
 from .numbered import OfThisProcess, numbered
 from .reshard import NUMPY, check_array, numpy_array
-from .turns import Turn, axes_of, flat, turns_of
+from .turns import Turn, turns_of
 
 if TYPE_CHECKING:
     from .comm import Comm
@@ -70,6 +70,7 @@ class _Sharded(OfThisProcess):
     kv_heads: int  #: of k and v
     width: int  #: of q and k
     dv: int  #: width of v and o
+    space: str = "host"  #: where arrays lie
     _destroy: Callable[[int], None]
 
     def __init__(self, comm: "Comm", problem: "str | Line", method: str, saved_forwards: int,
@@ -93,11 +94,12 @@ class _Sharded(OfThisProcess):
         #: of its q
         self.q_shape: Tuple[int, ...] = tuple(part.stop - part.start for part in self.slices)
 
-    def of_dtype(self, dtype: str) -> Any:
-        """The same plan for elements of another type, kept by the communicator."""
-        if dtype == self.line.dtype:
+    def of(self, dtype: str, space: str = "host") -> Any:
+        """The same plan for elements of another type, or in another memory, kept by the communicator."""
+        if (dtype, space) == (self.line.dtype, self.space):
             return self
-        return self.comm._attention(type(self), self.text, self.method, dtype, self._options)
+        there = {} if space == "host" else {"space": space}
+        return self.comm._attention(type(self), self.text, self.method, dtype, {**self._options, **there})
 
     @property
     def text(self) -> str:
@@ -112,15 +114,26 @@ class _Sharded(OfThisProcess):
 
     def __call__(self, q: Any, k: Any, v: Any) -> Any:
         """o of this rank's rows. NumPy arrays [b, s, h, d] with any strides; the result lies in the pool."""
+        self._need_host()
         q, k, v = _told(q), _told(k), _told(v)
         inputs = self._inputs(q, k, v)
         o = self._empty(q, self.heads, self.dv)
         self.execute(*inputs, self._place("o", o, self.heads, self.dv))
         return o
 
+    def prepare(self) -> None:
+        """Makes what the first call would, with its memory. Collective."""
+        self._object(self._forwards + 1)
+
     def execute(self, q: Place, k: Place, v: Place, o: Place) -> int:
         """The same on addresses and strides, which nobody looks at. Its ticket is for `execute_backward`."""
         raise NotImplementedError
+
+    def _need_host(self) -> None:
+        if self.space != "host":
+            raise ArgumentError(f"{self.text}: a plan of space={self.space!r} takes no arrays of NumPy: execute(...) "
+                                "and execute_backward(...) take addresses on the device, and tensors of torch go by "
+                                "heddle.torch.attention")
 
     def _object(self, turn: int) -> int:
         self._state.open_handle()
@@ -164,93 +177,6 @@ class _Sharded(OfThisProcess):
         return out.view(like.dtype)
 
 
-def _to_heads(plan: "Attention") -> Optional[Tuple[Tuple[str, str], Tuple[str, str]]]:
-    """The lines there and back of one array of all heads, and of those that go together as one: q, k and v, or k and v
-    where they have fewer heads. From rows [b, s, h, d] to heads [b, h, s, d]; key heads are cut evenly, query heads
-    where their key heads are. Of usp: along the inner axis of two."""
-    _, s, h, _ = plan.line.dims
-    shape, mesh, sides = re.split(" on |: ", plan.text)
-    cut = re.findall(rf"\b({s}@(\w+)(?:\([^)]*\))?)", sides)
-    if len(cut) != (2 if plan.method == "usp" else 1) or re.search(rf"\b{h}@", sides):
-        return None
-    entry, axis = max(cut, key=lambda found: re.findall(r"(\w+)=", mesh).index(found[1]))
-    ranks = int(re.findall(rf"\b{axis}=(\d+)", mesh)[0])
-    each, more = divmod(plan.kv_heads, ranks)
-
-    def lines(heads: int, together: int) -> Tuple[str, str]:
-        lengths = " ".join(str((each + (i < more)) * heads // plan.kv_heads) for i in range(ranks))
-        whole = ",".join(f"{h}@{axis}({lengths})" if each == entry else each for each in sides.split(","))
-        line = _line(plan, heads, together, sides, whole)
-        return line.text, line.reversed().text
-    return lines(plan.heads, 1), lines(plan.kv_heads, 3 if plan.heads == plan.kv_heads else 2)
-
-
-def _without(dim: str, sides: str) -> str:
-    """A layout whose entries of one dim are gone."""
-    return ",".join(entry for entry in sides.split(",") if not entry.startswith(f"{dim}@")) or "*"
-
-
-def _to_whole(plan: "Attention") -> Optional[Tuple[str, str]]:
-    """The lines of k and v together, from rows [b, s, h, d] to all of them [b, h, s, d], and of their gradient."""
-    _, s, h, _ = plan.line.dims
-    rows = re.split(" on |: ", plan.text)[2]
-    if plan.heads != plan.kv_heads and re.search(rf"\b{h}@\w+\(", rows):  # lengths of other heads
-        return None
-    line = _line(plan, plan.kv_heads, 2, rows, _without(s, rows))
-    return line.text, line.adjoint().text
-
-
-class States:
-    """Of a linear attention: how the states of all ranks come together, and how far their rows are away. A state is
-    [dk, dv] for every sample and head of a block of rows."""
-
-    def __init__(self, plan: "LinearAttention"):
-        b, s, h, d = plan.line.dims
-        shape, mesh, sides = re.split(" on |: ", plan.text)
-        sizes, extents = (dict(re.findall(r"(\w+)=(\d+)", where)) for where in (mesh, shape))
-        cut = [re.sub(r"\(.*", "", entry) if entry.startswith(f"{s}@") else entry for entry in sides.split(",")]
-        blocks = math.prod(int(sizes[entry.split("@")[1]]) for entry in cut if entry.startswith(f"{s}@"))
-        e = next(name for name in ("e", "f", "g", "w", "x") if name not in (b, s, h, d))
-        line = Line(f"{plan.line.dtype}[{s}={blocks} {b}={extents[b]} {h}={extents[h]} {d}={extents[d]} {e}={plan.dv}] "
-                    f"on {mesh}: {','.join(cut)} -> {_without(s, sides)}")
-        #: the lines from [1, b, h, dk, dv], this rank's, to those of all blocks in their order, and of their gradient
-        self.lines = line.text, line.adjoint().text
-        rows = {}
-        for rank in range(plan.comm.size):
-            rows[line.src_slices(rank)[0].start] = plan.line.src_slices(rank)[1]
-        mine = line.src_slices(plan.comm.rank)[0].start
-        #: rows between this block and each that lies before it, or behind it; -1: it does not
-        self.before = [rows[mine].start - rows[i].stop if i < mine else -1 for i in range(blocks)]
-        self.behind = [rows[i].start - rows[mine].stop if i > mine else -1 for i in range(blocks)]
-        #: of this block in their order, and what each has of them
-        self.place, self.rows = mine, [rows[i].stop - rows[i].start for i in range(blocks)]
-        axes = axes_of(mesh)
-        around = [name for name, _ in axes if f"{s}@{name}" in cut]
-        others = [entry for entry in cut if not entry.startswith(f"{s}@")]
-        self._parts = (line.dtype, f"{b}={extents[b]} {h}={extents[h]} {d}={extents[d]} {e}={plan.dv}",
-                       flat(axes, around), f"{s}@{around[0]}", others)
-
-    def shift(self, by: int, places: Sequence[int]) -> str:
-        """The line by which these places' [1, b, h, dk, dv] go to those so far behind, or before where `by` is less
-        than zero; others have and get [0, ...]."""
-        dtype, state, mesh, cut, others = self._parts
-        if mesh is None:
-            raise UnsupportedError(f"states on {self.lines[0]}: one by one they want the sequence on neighbouring axes")
-        sides = (",".join([f"{cut}({' '.join(str(int(i in held)) for i in range(len(self.rows)))})", *others])
-                 for held in (list(places), [place + by for place in places]))
-        return f"{dtype}[{cut.split('@')[0]}={len(places)} {state}] on {mesh}: {' -> '.join(sides)}"
-
-
-def _line(plan: "Attention", heads: int, together: int, rows: str, whole: str) -> Line:
-    b, s, h, d = plan.line.dims
-    shape, mesh, _ = re.split(" on |: ", plan.text)
-    shape, order = shape.replace(f" {h}={plan.heads} ", f" {h}={heads} "), f"{b},{h},{s},{d}"
-    if together > 1:
-        which = next(name for name in ("n", "m", "l", "k", "j") if name not in plan.line.dims)
-        shape, order = shape.replace("[", f"[{which}={together} "), f"{which},{order}"
-    return Line(f"{shape} on {mesh}: {rows} -> {whole} as {order}")
-
-
 class Attention(_Sharded):
     """softmax(scale q k^T + mask) v. Made by `Comm.attention`; the first call, which makes the plan in C, and every
     other is collective.
@@ -266,27 +192,36 @@ class Attention(_Sharded):
     log_sum_exp  True: a call gives (o, lse). lse [b, h, s] of this rank's rows, in float64 for f64 and else in float32,
                  is the logarithm of the sum of exp(scale q k) over the keys that a query sees, by which results of
                  several sets of keys are put together
+    space        "host"; "device": arrays lie in the memory of the device that this rank has attached, and calls are
+                 enqueued: `execute` on addresses, with what heddle/attention.h says of devices
+    kernels      of torch's tensors on a device, by ring, usp and gather-kv: "torch"; "heddle", the library's own;
+                 "auto": whichever the first forward finds to be the faster, `chosen` says why
     """
 
     _destroy = lib.heddle_attention_destroy
 
     def __init__(self, comm: "Comm", problem: "str | Line", method: str = "ulysses", *, kv_heads: Optional[int] = None,
                  causal: bool = False, key_lengths: Optional[Sequence[int]] = None, scale: Optional[float] = None,
-                 threads: int = 1, saved_forwards: int = 1, log_sum_exp: bool = False):
+                 threads: int = 1, saved_forwards: int = 1, log_sum_exp: bool = False, space: str = "host",
+                 kernels: str = "auto"):
         self._method = _method(lib.heddle_attention_method_parse, method)
+        if space not in ("host", "device") or kernels not in ("auto", "torch", "heddle"):
+            raise ArgumentError(f"{problem}: space is {space!r}, kernels {kernels!r}, wanted host or device, and auto, "
+                                "torch or heddle")
+        self.space, self.kernels = space, kernels
+        self.chosen: Dict[Any, Any] = {}  #: of a framework: whose kernels, and why
         super().__init__(comm, problem, method, saved_forwards,
                          {"kv_heads": kv_heads, "causal": causal, "key_lengths": key_lengths, "scale": scale,
-                          "threads": threads, "log_sum_exp": log_sum_exp})
+                          "threads": threads, "log_sum_exp": log_sum_exp, "kernels": kernels})
         self.kv_heads = self.heads if kv_heads is None else kv_heads
         if self.kv_heads < 1 or self.heads % self.kv_heads:
             raise ArgumentError(f"{self.text}: kv_heads is {self.kv_heads}, which does not divide {self.heads} heads")
         if key_lengths is not None and len(key_lengths) != self.line.shape[0]:
             raise ArgumentError(f"{self.text}: {len(key_lengths)} key_lengths for {self.line.shape[0]} samples")
-        #: the lines there and back of o, and of what goes together as one (_to_heads); None: ulysses cannot be written
-        #: as reshards
-        self.to_heads: Optional[Tuple[Tuple[str, str], Tuple[str, str]]] = _to_heads(self)
+        #: the lines there and back of o, and of what goes together as one; None: ulysses cannot be written as reshards
+        self.to_heads: Optional[Tuple[Tuple[str, str], Tuple[str, str]]] = to_heads(self)
         #: those of gather-kv: k and v as one, from this rank's rows to all, and of their gradient; None likewise
-        self.to_whole: Optional[Tuple[str, str]] = _to_whole(self)
+        self.to_whole: Optional[Tuple[str, str]] = to_whole(self)
         self.causal, self.key_lengths, self.scale, self._threads = causal, key_lengths, scale, threads
         self.log_sum_exp = log_sum_exp
         self._turns: Optional[List[Turn]] = None
@@ -313,6 +248,8 @@ class Attention(_Sharded):
         options.method, options.kv_heads, options.causal = self._method, self.kv_heads, int(self.causal)
         options.scale, options.threads = 0.0 if self.scale is None else self.scale, self._threads
         options.log_sum_exp = int(self.log_sum_exp)
+        if self.space == "device":
+            options.space, options.device = _abi.HEDDLE_SPACE_DEVICE, max(self.comm.device, 0)
         if self.key_lengths is not None:
             options.key_lengths = (ctypes.c_int64 * len(self.key_lengths))(*self.key_lengths)
         return self._state.create(self._destroy, lib.heddle_attention_create, self._state.handle,
@@ -321,6 +258,7 @@ class Attention(_Sharded):
 
     def backward(self, d_o: Any) -> Tuple[Any, Any, Any]:
         """dq, dk, dv of the last call: those of a loss that is the sum over all ranks."""
+        self._need_host()
         d_o = _told(d_o)
         given = self._place("d_o", d_o, self.heads, self.dv)
         dq, dk, dv = (self._empty(d_o, heads, self.width) for heads in (self.heads, self.kv_heads, self.kv_heads))
@@ -340,6 +278,7 @@ class Attention(_Sharded):
         lies in the pool."""
         if not self.log_sum_exp:
             return super().__call__(q, k, v)
+        self._need_host()
         q, k, v = _told(q), _told(k), _told(v)
         inputs = self._inputs(q, k, v)
         o, lse = self._empty(q, self.heads, self.dv), self.comm.pool.empty(self.lse_shape, self.lse_dtype)
@@ -355,15 +294,15 @@ class Attention(_Sharded):
     def lse_dtype(self) -> str:
         return "float64" if self.line.dtype == "f64" else "float32"
 
-    def execute(self, q: Place, k: Place, v: Place, o: Place, lse: int = 0) -> int:
-        """lse: an address, dense; 0: not wanted"""
+    def execute(self, q: Place, k: Place, v: Place, o: Place, lse: int = 0, stream: int = 0) -> int:
+        """lse: an address, dense; 0: not wanted. stream: a cudaStream_t, of device arrays; 0: the default one"""
         handle, ticket = self._next()
-        self._state.call(lib.heddle_attention_forward, handle, *_arrays((q, k, v, o)), lse or None, None)
+        self._state.call(lib.heddle_attention_forward, handle, *_arrays((q, k, v, o)), lse or None, stream or None)
         return ticket
 
-    def execute_backward(self, ticket: int, d_o: Place, dq: Place, dk: Place, dv: Place) -> None:
+    def execute_backward(self, ticket: int, d_o: Place, dq: Place, dk: Place, dv: Place, stream: int = 0) -> None:
         handle = self._object(ticket)
-        self._state.call(lib.heddle_attention_backward, handle, *_arrays((d_o, dq, dk, dv)), None)
+        self._state.call(lib.heddle_attention_backward, handle, *_arrays((d_o, dq, dk, dv)), stream or None)
 
 
 class LinearAttention(_Sharded):

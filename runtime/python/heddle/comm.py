@@ -319,6 +319,11 @@ class Comm(OfThisProcess):
         `heddle.Attention`. `dtype` replaces the problem's."""
         return self._attention(Attention, problem, method, dtype, options)
 
+    def forget(self, plan: Attention) -> None:
+        """An attention is kept no longer; its memory is freed behind a later collective call, when nobody has it."""
+        for asked in [asked for asked, kept in self._attentions.items() if kept is plan]:
+            del self._attentions[asked]
+
     def linear_attention(self, problem: str, method: str = "lasp2", dtype: Optional[str] = None,
                          **options: Any) -> LinearAttention:
         """The same of a linear attention; the options are those of `heddle.LinearAttention`."""

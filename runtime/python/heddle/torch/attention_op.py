@@ -8,6 +8,7 @@ import torch
 from ..attention import Attention, LinearAttention, Place
 from ..errors import ArgumentError, UnsupportedError
 from ..numbered import by_number
+from . import on_device
 from .blocks import accumulated
 from .eager import is_transformed, tangent_of
 from .linear_states import by_states
@@ -34,11 +35,13 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
     "ulysses" moves q, k and v, as one where they have as many heads, so that every rank has the whole sequence of some
     heads, calls `sdpa` (None: torch's own) and moves o back: bitwise what one process gets where `sdpa` treats every
     head alike. Ranks that get no head wait.
-    "gather-kv", where `sdpa` is given or the tensors are a device's or float16, moves k and v so that every rank has
-    all rows of them, and calls `sdpa` with its own rows of q, whatever the number of heads.
-    "ring" and, after moving heads as ulysses does, "usp" are torch's operations on a device's tensors and on float16: k
-    and v come round in parts as large as a rank's share (heddle/turns.py), each is attended to by the kernel that torch
-    would take, which says how much the part weighs, and gradients go home from part to part.
+    "gather-kv", where `sdpa` is given or the tensors are float16, moves k and v so that every rank has all rows of
+    them, and calls `sdpa` with its own rows of q, whatever the number of heads.
+    "ring" and, after moving heads as ulysses does, "usp" are torch's operations on float16: k and v come round in parts
+    as large as a rank's share (heddle/turns.py), each is attended to by the kernel that torch would take, which says
+    how much the part weighs, and gradients go home from part to part.
+    Tensors of a device go by these three as float16 does, or by the library's own kernels there: `plan.kernels` says,
+    "auto" takes the faster (torch/on_device.py), and `plan.chosen` tells.
     Otherwise methods are the library's own, of float32, float64 or bfloat16 in host memory; a backward that comes after
     more than `plan.saved_forwards` other forwards runs the forward again.
     Under autocast q, k and v are of its dtype, and so is o, as with torch's own attention.
@@ -66,15 +69,15 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
         return o.transpose(1, 2) if heads_first else o, lse
     if plan.method in ("ulysses", "local"):
         o = _ulysses(q, k, v, plan, sdpa or _own(plan))
-    elif plan.method == "gather-kv" and (sdpa is not None or not _is_of_library(q)):
-        o = _gathered(q, k, v, plan, sdpa or _own(plan))
+    elif plan.method == "gather-kv" and sdpa is not None:
+        o = _gathered(q, k, v, plan, sdpa)
     elif sdpa is not None:
         raise ArgumentError(f"{plan.text}: method {plan.method} is the library's own, sdpa is for ulysses, gather-kv "
                             "and local")
-    elif plan.method in ("ring", "usp") and not _is_of_library(q):
-        o = _in_turns(q, k, v, plan)[0]
-    else:
+    elif _is_of_library(q) or on_device.by_library(q, k, v, plan, _by_torch, _planned):
         o = _planned(q, k, v, plan)
+    else:
+        o = _by_torch(q, k, v, plan)
     o = _filled(o, plan, empty)
     return o.transpose(1, 2) if heads_first else o
 
@@ -174,11 +177,17 @@ def _look(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> None:
             raise ArgumentError(f"{plan.text}: {name} has {x.dim()} dims, wanted 4")
 
 
+def _by_torch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention) -> torch.Tensor:
+    if plan.method == "gather-kv":
+        return _gathered(q, k, v, plan, _own(plan))
+    if plan.method in ("ring", "usp"):
+        return _in_turns(q, k, v, plan)[0]
+    raise UnsupportedError(f"{plan.text}: a tensor of {q.dtype} on {q.device}: method {plan.method} is of float32, "
+                           "float64 and bfloat16 in host memory; ulysses, gather-kv, ring and usp are of devices "
+                           "and float16, too")
+
+
 def _planned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> torch.Tensor:
-    if not _is_of_library(q):
-        raise UnsupportedError(f"{plan.text}: a tensor of {q.dtype} on {q.device}: method {plan.method} is of float32, "
-                               "float64 and bfloat16 in host memory; ulysses, gather-kv, ring and usp are of devices "
-                               "and float16, too")
     _autograd_only(q, k, v, plan)
     return torch.ops.heddle.attention(q, k, v, plan.number)[0]
 
@@ -257,8 +266,9 @@ def nothing_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tenso
 
 
 def _told(x: torch.Tensor) -> torch.Tensor:
-    """x, or a copy where all its strides are zero, as of an expanded number: the library takes that for a dense one."""
-    return x if any(x.stride()) else x.contiguous()
+    """x, or a copy where all its strides are zero, as of an expanded number: the library takes that for a dense one; or
+    where on a device the elements of a head lie apart."""
+    return x if any(x.stride()) and (x.stride(3) == 1 or on_device.space_of(x) == "host") else x.contiguous()
 
 
 def _place(x: torch.Tensor) -> Place:
@@ -276,12 +286,17 @@ def _fit(plan: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dtype: st
 
 def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
                plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    made = by_number(plan).of_dtype(dtype_of(q, "attention"))
+    made = by_number(plan).of(dtype_of(q, "attention"), on_device.space_of(q))
     _fit(made, q, k, v, made.line.dtype)
     q, k, v = _told(q), _told(k), _told(v)
-    o, lse = pooled(made.comm, made.local_shape(made.heads, made.dv), q.dtype), _lse_of(made, q)
-    more = (lse.data_ptr(),) if lse.numel() else ()
+    o, lse = on_device.result(made, made.local_shape(made.heads, made.dv), q), _lse_of(made, q)
+    more = _when(made, q, *((lse.data_ptr(),) if lse.numel() else ()))
     return o, lse, torch.tensor([made.number, made.execute(_place(q), _place(k), _place(v), _place(o), *more)])
+
+
+def _when(made: Any, x: torch.Tensor, *lse: int) -> Sequence[int]:
+    """What a call takes besides its arrays: where the log-sum-exp goes, and on a device its stream."""
+    return lse if made.space == "host" else (*(lse or (0,)), on_device.stream_of(x))
 
 
 def _lse_of(plan: Any, q: torch.Tensor) -> torch.Tensor:
@@ -293,14 +308,14 @@ def _lse_of(plan: Any, q: torch.Tensor) -> torch.Tensor:
 def _attention_backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ticket: torch.Tensor,
                         plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     d_o, q, k, v = _told(d_o), _told(q), _told(k), _told(v)
-    made, inputs = by_number(plan).of_dtype(dtype_of(q, "attention")), (_place(q), _place(k), _place(v))
-    number, at = ticket.tolist()
+    made = by_number(plan).of(dtype_of(q, "attention"), on_device.space_of(q))
+    inputs, (number, at) = (_place(q), _place(k), _place(v)), ticket.tolist()
     if made.number != number or not made.holds(at):  # the same on every rank: all of them count and keep plans alike
-        again = torch.empty_like(d_o)
-        at = made.execute(*inputs, _place(again))
-    out: List[torch.Tensor] = [pooled(made.comm, tuple(x.shape), x.dtype) for x in (q, k, v)]
+        again = on_device.result(made, d_o.shape, d_o)
+        at = made.execute(*inputs, _place(again), *_when(made, q))
+    out: List[torch.Tensor] = [on_device.result(made, tuple(x.shape), x) for x in (q, k, v)]
     given = inputs if isinstance(made, LinearAttention) else ()
-    made.execute_backward(at, *given, _place(d_o), *(_place(x) for x in out))
+    made.execute_backward(at, *given, _place(d_o), *(_place(x) for x in out), *_when(made, q)[1:])
     return out[0], out[1], out[2]
 
 
@@ -325,11 +340,13 @@ def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
           plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     made = by_number(plan)
     _fit(made, q, k, v, dtype_of(q, made.text))
-    return q.new_empty(made.local_shape(made.heads, made.dv)), _lse_of(made, q), q.new_empty((2,), dtype=torch.int64)
+    ticket = q.new_empty((2,), dtype=torch.int64, device="cpu" if on_device.space_of(q) == "device" else None)
+    return q.new_empty(made.local_shape(made.heads, made.dv)), _lse_of(made, q), ticket
 
 
-_ops.impl("attention", _attention, "CPU")
-_ops.impl("attention_backward", _attention_backward, "CPU")
+for _device in ("CPU", "CUDA"):
+    _ops.impl("attention", _attention, _device)
+    _ops.impl("attention_backward", _attention_backward, _device)
 torch.library.register_fake("heddle::attention", _fake, lib=_ops)
 torch.library.register_fake("heddle::attention_backward",
                             lambda d_o, q, k, v, ticket, plan: tuple(x.new_empty(x.shape) for x in (q, k, v)), lib=_ops)
