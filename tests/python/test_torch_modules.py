@@ -150,10 +150,9 @@ with heddle.Comm.open() as comm:
                                                                      enable_gqa=True) for seen in (mask, given))
                     assert (got - mine(wanted)).abs().max() <= 1e-12, (method, over, mask is None, causal)
                     assert torch.equal(again, got), (method, over, causal)
-    for words, more in [("ring knows no mask", {"attn_mask": mask}),
-                        ("no causal of rows of s and l", {"is_causal": True})]:
-        with ht.attending.Attending(Attend(("s", "l"), "ring"), ranks):
-            refused(heddle.UnsupportedError, words, F.scaled_dot_product_attention, *map(mine, (q, k, v)), **more)
+    with ht.attending.Attending(Attend(("s", "l"), "ring"), ranks):
+        refused(heddle.UnsupportedError, "no causal of rows of s and l", F.scaled_dot_product_attention,
+                *map(mine, (q, k, v)), is_causal=True)
     with ht.attending.Attending(Attend("s"), ranks):
         refused(heddle.ArgumentError, "has 9 rows, this rank has", F.scaled_dot_product_attention, *[q] * 3)
     with ht.attending.Attending(Attend("s"), ranks):
@@ -169,6 +168,87 @@ with heddle.Comm.open() as comm:
     refused(heddle.ArgumentError, "has no dim 't'", *plan_with(first=Split("input", "b c", "t")))
     refused(heddle.ArgumentError, "wanted names of dims", *plan_with(first=Split("input", "b b", "b")))
     assert not single._forward_pre_hooks and not single.space[0]._forward_hooks  # nothing stays of a plan refused
+print("ok")
+""", 3)
+
+
+def test_masks_of_keys_go_with_the_keys(tmp_path):
+    """By every method, of bool and added, of all keys or of this rank's, forward and gradients against float64."""
+    fork(tmp_path, COMMON + """
+def went(q, k, v, mask, scale):
+    given = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    bias = mask if mask.dtype == torch.bool else mask.detach().double().requires_grad_()
+    o = F.scaled_dot_product_attention(*given, bias, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    return o, [*given, *([bias] if bias.requires_grad else [])]
+
+with heddle.Comm.open() as comm:
+    ranks, draw = ht.ranks.Ranks(comm), torch.Generator().manual_seed(6)
+    for sizes, over, dtype, (b, h, kv, d), scale in (
+            ({"s": 7}, "s", torch.float64, (2, 4, 2, 6), None),
+            ({"l": 2, "s": 7}, ("l", "s"), torch.float64, (2, 4, 4, 8), 0.3),
+            ({"s": 9}, "s", torch.float32, (1, 3, 3, 5), -0.7),
+            ({"s": 9}, "s", torch.bfloat16, (2, 2, 2, 72), None),
+            ({"l": 5, "s": 9}, ("s", "l"), torch.float16, (2, 2, 1, 8), 2.0 ** -9)):
+        ranks.sizes = dict(sizes)
+        of = (over,) if isinstance(over, str) else over
+        total = sum(sizes[name] for name in of)
+        cut = [blocks(sizes[name], comm.size)[comm.rank: comm.rank + 2] for name in of]
+        def mine(x, dim=2):
+            parts = x.split([sizes[name] for name in of], dim)
+            pieces = [part.narrow(dim, lo, hi - lo) for part, (lo, hi) in zip(parts, cut)]
+            return torch.cat([p if p.shape[dim] else torch.ones_like(x.narrow(dim, 0, 1)) for p in pieces], dim)
+        real = torch.cat([torch.full((max(hi - lo, 1),), hi > lo) for lo, hi in cut])  # but for the rows of ones
+        def drawn(*shape):
+            return torch.randn(shape, dtype=torch.float64, generator=draw).to(dtype)
+        q, k, v, d_o = (drawn(b, n, total, d) for n in (h, kv, kv, h))
+        hidden = torch.rand(b, 1, 1, total, generator=draw) > 0.4
+        hidden[..., 0] = True
+        added = 3 * drawn(b, 1, 1, total)
+        masks = [hidden, added, added.masked_fill(~hidden, -torch.inf), hidden.expand(b, h, total, total),
+                 added.masked_fill(~hidden, torch.finfo(dtype).min), added[:1, 0, 0]]
+        masks += [drawn(1, h, 1, total)] if h == kv else []
+        within = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 0.04, torch.float16: 0.01}[dtype]
+        for mask in masks:
+            o, given = went(q, k, v, mask, scale)
+            wanted = [mine(o.detach()), *torch.autograd.grad(o, given, d_o.double())]
+            wanted[1:4] = map(mine, wanted[1:4])
+            for method in ("ring", "gather-kv", "ulysses") if dtype == torch.float64 else ("ring",):
+                for of_mine in (False, True):
+                    is_leaf = mask.dtype != torch.bool and bool(mask.isfinite().all())
+                    leaf = seen = mask.clone().requires_grad_() if is_leaf else mask
+                    if of_mine:
+                        one = leaf[:, :1, :1] if leaf.dim() == 4 and leaf.shape[2] > 1 else leaf  # as it was expanded
+                        seen = mine(one, one.dim() - 1)
+                    x = [mine(y).clone().requires_grad_() for y in (q, k, v)]
+                    with ht.attending.Attending(Attend(over, method), ranks):
+                        got = F.scaled_dot_product_attention(*x, seen, scale=scale, enable_gqa=h != kv)
+                    leaves = [*x, *([leaf] if is_leaf else [])]
+                    back = list(torch.autograd.grad(got, leaves, mine(d_o) * real[:, None]))
+                    if is_leaf:  # of a mask that every rank has: addends
+                        every = comm.allgather(back[3].double().numpy().tobytes())
+                        back[3] = sum(torch.frombuffer(bytearray(x), dtype=torch.float64) for x in every)
+                        back[3] = back[3].view(leaf.shape)
+                    for name, a, b_ in zip("o dq dk dv dmask".split(), [got, *back], wanted):
+                        a, b_ = (a, b_) if name == "dmask" else (a[:, :, real], b_[:, :, real])
+                        error = (a.double() - b_.double()).abs().max() if a.numel() else 0.0
+                        assert error <= within * (1 + b_.double().abs().max() if a.numel() else 1), (
+                            name, method, over, dtype, tuple(mask.shape), mask.dtype, of_mine, error)
+    ranks.sizes = {"s": 9}
+    q = torch.zeros(2, 4, 3, 8)
+    for words, kind, mask in (
+            ("ring knows masks of keys, which", heddle.UnsupportedError, torch.zeros(2, 1, 9, 9)),
+            ("of torch.int64, wanted torch.bool", heddle.ArgumentError, torch.zeros(2, 1, 1, 9, dtype=torch.int64)),
+            ("b=2, h=4, or 1 of them", heddle.ArgumentError, torch.zeros(3, 1, 1, 9)),
+            ("b=2, h=4, or 1 of them", heddle.ArgumentError, torch.zeros(2, 2, 1, 9)),
+            ("b=2, h=4, or 1 of them", heddle.ArgumentError, torch.zeros(1, 2, 1, 1, 9)),
+            ("wanted one of all 9 rows of s", heddle.ArgumentError, torch.zeros(2, 1, 1, 8))):
+        for method in ("ring", "gather-kv", "ulysses"):
+            if kind is heddle.ArgumentError or method == "ring":
+                with ht.attending.Attending(Attend("s", method), ranks):
+                    refused(kind, words, F.scaled_dot_product_attention, q, q, q, mask)
+    with ht.attending.Attending(Attend("s", "ring"), ranks):
+        refused(heddle.UnsupportedError, "as many key heads; here are 4 and 2", F.scaled_dot_product_attention, q,
+                q[:, :2], q[:, :2], torch.zeros(2, 4, 1, 9), enable_gqa=True)
 print("ok")
 """, 3)
 

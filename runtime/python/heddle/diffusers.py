@@ -24,7 +24,7 @@ from .schedule import Schedule
 from .schedule import plan as planned
 from .torch.attending import Attend
 from .torch.exploring import explore
-from .torch.modules import Count, Gather, Parallel, Sizes, Split, Step, Switch, Without, put_on
+from .torch.modules import Count, Gather, Parallel, Sizes, Split, Step, Switch, put_on
 from .torch.planning import Plan
 from .torch.ranks import Ranks
 
@@ -245,15 +245,13 @@ def _cogvideox(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, st
 
 
 def _allegro(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
-    unmasked, more = _unmasked(chosen, "attention_mask")
     return {
-        **unmasked,
         "transformer_blocks.0": Split("hidden_states", "b s c", "s"),
         "transformer_blocks.*": [*(Split(f"image_rotary_emb.1.{axis}", "_ s", "s") for axis in range(3)),
                                  Split("attention_mask", "b _ s", "s")],
         "transformer_blocks.*.attn1": Attend("s", chosen, saved),
         "proj_out": Gather("output", "b s o", "s"),
-    }, why + more
+    }, why
 
 
 def _flux(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
@@ -269,15 +267,13 @@ def _flux(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
 
 
 def _qwen(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
-    unmasked, more = _unmasked(chosen, "encoder_hidden_states_mask")
     return {
-        **unmasked,
         "pos_embed": (Split("output.0", "s _", "s"), Split("output.1", "l _", "l")),
         "transformer_blocks.0": (Split("hidden_states", "b s c", "s"), Split("encoder_hidden_states", "b l c", "l")),
         "transformer_blocks.*": (Split("encoder_hidden_states_mask", "b l", "l"), Split("modulate_index", "b s", "s")),
         "transformer_blocks.*.attn": Attend(("l", "s"), chosen, saved),
         "proj_out": Gather("output", "b s o", "s"),
-    }, f"over text and image, both cut: {why}{more}"
+    }, f"over text and image, both cut: {why}"
 
 
 def _sd3(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
@@ -290,13 +286,6 @@ def _sd3(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
     if len(model.config.dual_attention_layers) > 0:
         plan["transformer_blocks.*.attn2"] = Attend("s", chosen, saved)
     return plan, f"over image and text, both cut: {why}"
-
-
-def _unmasked(method: str, mask: str) -> Tuple[_Plan, str]:
-    """By ring a model that attends with a mask or without is refused before it computes anything with one."""
-    if method != "ring":
-        return {}, ""
-    return {"": Without(mask, "attention by ring knows no mask, ulysses and gather-kv do")}, f"; {mask} must be None"
 
 
 def _methods(name: str) -> Tuple[str, ...]:

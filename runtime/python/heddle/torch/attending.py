@@ -9,6 +9,7 @@ import torch
 from ..attention import Attention, check_method, check_saved
 from ..errors import ArgumentError, UnsupportedError
 from .attention_op import Local, as_autocast, attention
+from .key_mask import of_keys, of_scores, with_key_scores
 from .ranks import Ranks, is_name
 from .within import Mode
 
@@ -22,8 +23,9 @@ class Attend:
 
     over  one dim; or several, ("l", "s"), where the module attends over rows of one and then rows of the other, of
           both of which this rank has its block. By ulysses, and by gather-kv where there is a mask, rows and masks are
-          as one process has them (a mask [_, _, 1, keys] may be of this rank's keys, too); else methods take the rows
-          in another order, and no mask
+          as one process has them; else methods take the rows in another order, and masks of keys alone, [_, _, 1,
+          keys], of bool or added to the scores (within 2^14 either way; a sample whose keys are all hidden sees them
+          all). Such a mask may everywhere be of this rank's keys, too
     """
 
     over: Union[str, Tuple[str, ...]]
@@ -82,17 +84,20 @@ class Attending(Mode):
             raise UnsupportedError("between the module and its attention is a checkpoint (or torch.no_grad, or "
                                    "saved_tensors_hooks), which would recompute it on this rank alone: name a module "
                                    "within")
-        rows = Rows(ranks, step.over)
-        is_masked = attn_mask is not None or is_causal and len(rows.of) > 1
-        if is_masked and step.method not in ("ulysses", "gather-kv"):
-            raise UnsupportedError(f"{step.method} knows no {'mask' if attn_mask is not None else 'causal'} of "
-                                   f"rows of {' and '.join(rows.of)}: ulysses and gather-kv do")
+        rows, is_whole = Rows(ranks, step.over), step.method in ("ulysses", "gather-kv")
+        if is_causal and len(rows.of) > 1 and not is_whole:
+            raise UnsupportedError(f"{step.method} knows no causal of rows of {' and '.join(rows.of)}: ulysses and "
+                                   "gather-kv do")
         query, key, value = (rows.held(x) for x in as_autocast(query, key, value))
         if attn_mask is not None:
-            attn_mask = rows.mask_of_all(attn_mask)
+            attn_mask = of_scores(attn_mask, query, key)
+            if not is_whole:
+                of_keys(attn_mask, step.method, query.shape[1], key.shape[1])
+            attn_mask = rows.mask_of_all(attn_mask) if is_whole or ranks.attend else rows.mask_of_mine(attn_mask)
+        attend = ranks.attend or (_by_plan if is_whole or attn_mask is None else _by_columns)
         ranks.is_attending = True
         try:
-            return rows.padded((ranks.attend or _by_plan)(rows, step, query, key, value, attn_mask, is_causal, scale))
+            return rows.padded(attend(rows, step, query, key, value, attn_mask, is_causal, scale))
         finally:
             ranks.is_attending = False
 
@@ -122,16 +127,29 @@ class Rows:
         return torch.cat([piece.narrow(2, 0, n) for piece, n in zip(x.split(lengths, 2), self._mine)], 2)
 
     def mask_of_all(self, mask: torch.Tensor) -> torch.Tensor:
-        """A mask as one process has it: where a module makes one of the keys that it sees, those of all ranks'."""
-        queries, keys = (1, *mask.shape)[-2:]
-        is_mine = keys == sum(max(length, 1) for length in self._mine) != self.total
-        if is_mine and queries == 1 and mask.dim() == 4:
+        """A mask [_ _ rows keys] as one process has it: where a module makes one of the keys that it sees, those of all
+        ranks'."""
+        if self._is_mine(mask):
             return self.of_all(mask.transpose(2, 3)).transpose(2, 3)
+        return mask
+
+    def mask_of_mine(self, mask: torch.Tensor) -> torch.Tensor:
+        """Of a mask of keys those of this rank."""
+        if self._is_mine(mask):
+            return self.held(mask.transpose(2, 3)).transpose(2, 3)
+        return mask.expand(*mask.shape[:3], self.total).index_select(3, self.places(mask.device))
+
+    def _is_mine(self, mask: torch.Tensor) -> bool:
+        """Is it of this rank's keys, and not of all? Else it has to be that."""
+        queries, keys = mask.shape[2:]
+        is_mine = keys == sum(max(length, 1) for length in self._mine) != self.total
+        if is_mine and queries == 1:
+            return True
         if queries not in (1, self.total) or keys not in (1, self.total):
             raise ArgumentError(f"the mask is {tuple(mask.shape)}{', of its rows' if is_mine else ''}, wanted one "
                                 f"of all {self.total} rows of {' and '.join(self.of)}, as one process has it, or "
                                 "[_, _, 1, keys] of this rank's")
-        return mask
+        return False
 
     def of_all(self, x: torch.Tensor) -> torch.Tensor:
         """x[b h rows d] of all ranks."""
@@ -177,14 +195,27 @@ def _by_plan(rows: Rows, step: Attend, q: torch.Tensor, k: torch.Tensor, v: torc
     local = None
     if mask is not None or is_causal and len(rows.of) > 1 or step.method == "ulysses" and len(rows.of) > 1:
         local = (_of_heads if step.method == "ulysses" else _of_rows)(rows, mask, plan)
-    return attention(q, k, v, plan, sdpa=local)
+    o = attention(q, k, v, plan, sdpa=local)
+    # A rank without heads or rows has not looked at the mask, and comes to its gradient as the others do.
+    return o + mask[..., :0].sum() if mask is not None and mask.requires_grad else o
+
+
+def _by_columns(rows: Rows, step: Attend, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor,
+                is_causal: bool, scale: Optional[float]) -> torch.Tensor:
+    """The same with a mask of this rank's keys, which goes where they go."""
+    width, scale = q.shape[3], q.shape[3] ** -0.5 if scale is None else scale
+    if scale == 0:
+        raise UnsupportedError(f"{step.method} knows no mask beside a scale of 0")
+    more = of_keys(mask, step.method, q.shape[1], k.shape[1])
+    wide = (x.transpose(1, 2) for x in with_key_scores(*(x.transpose(1, 2) for x in (q, k, v)), more, scale))
+    return _by_plan(rows, step, *wide, None, is_causal, scale)[..., :width]
 
 
 def _of_heads(rows: Rows, mask: Optional[torch.Tensor], plan: Attention) -> Local:
     """Attention of this rank's heads, which sees all rows as one process does; so does its mask."""
     lo, count = rows.ranks.cut(plan.kv_heads, plan.comm.rank)
     group = plan.heads // plan.kv_heads
-    if mask is not None and mask.dim() == 4 and mask.shape[1] > 1:
+    if mask is not None and mask.shape[1] > 1:
         mask = mask.narrow(1, lo * group, count * group)
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -201,7 +232,7 @@ def _of_rows(rows: Rows, mask: Optional[torch.Tensor], plan: Attention) -> Local
         places, mine, k, v = rows.places(q.device), mask, rows.by_dim(k), rows.by_dim(v)
         if mask is None and plan.causal:
             mine = torch.arange(k.shape[2], device=q.device) <= places[:, None]
-        elif mask is not None and mask.dim() > 1 and mask.shape[-2] > 1:
+        elif mask is not None and mask.shape[-2] > 1:
             mine = mask.index_select(-2, places)
         return _attention(q, k, v, mine, plan, plan.causal and mask is not None)
     return call
