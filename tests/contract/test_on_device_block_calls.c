@@ -1,4 +1,4 @@
-/* Calls of stages on a device: what is refused, graphs, what each launches, and calls of CUDA that fail. */
+/* Calls of stages on a device: what is refused, graphs, and calls of CUDA that fail. */
 #include "block_on_device.h"
 
 #include <heddle/train/tape.h>
@@ -201,45 +201,6 @@ HD_CASE(graphs_replay_what_calls_do)
         const heddle_block_options options = options_for((heddle_stage_kind)kind, HEDDLE_F32, 4, extent);
         check_graph(comm, &sim, &options);
     }
-    heddle_comm_destroy(comm);
-}
-
-/* --- launches (docs/blocks.md has the table) ---------------------------------------------------------------------- */
-
-static int64_t kernels_of_forward(heddle_comm *comm, const heddle_block_options *options)
-{
-    int64_t (*kernels)(void) = NULL;
-    device_sim sim;
-    HD_OK(device_sim_get(&sim));
-    void *found = dlsym(sim.handle, "hd_sim_kernels");
-    memcpy(&kernels, &found, sizeof found);
-    there t;
-    there_open(&t, comm, options);
-    void *x = stored(t.p.x, t.p.elems, options->shape.dtype);
-    const heddle_box box = whole_box(&options->shape);
-    const int64_t before = kernels();
-    there_forward(&t, x, &box);
-    const int64_t launched = kernels() - before;
-    free(x);
-    there_close(&t);
-    return launched;
-}
-
-HD_CASE(stages_launch_what_the_table_has)
-{
-    heddle_comm *comm = alone();
-    heddle_block_options options = small_options(HEDDLE_STAGE_MLP, HEDDLE_BF16);
-    assert_int_equal(kernels_of_forward(comm, &options), 5);
-    options = small_options(HEDDLE_STAGE_ATTENTION, HEDDLE_BF16);
-    assert_int_equal(kernels_of_forward(comm, &options), 5);
-    options.rope = 1;
-    assert_int_equal(kernels_of_forward(comm, &options), 6);
-    options.qk_norm = 1;
-    assert_int_equal(kernels_of_forward(comm, &options), 7);
-    options = small_options(HEDDLE_STAGE_CROSS, HEDDLE_BF16); /* the second sample has no text */
-    assert_int_equal(kernels_of_forward(comm, &options), 6);
-    options.shape.dtype = HEDDLE_F32; /* the text need not be converted */
-    assert_int_equal(kernels_of_forward(comm, &options), 5);
     heddle_comm_destroy(comm);
 }
 

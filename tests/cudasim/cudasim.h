@@ -62,6 +62,15 @@ HD_SIM_EXPORT void hd_sim_set_reversed(int is_reversed);
 /* From now on the race detector does not see what kernels load and store: where ranks give up, kernels fall through
  * their waits, and load what peers may still store. Nobody looks at what comes of it. */
 HD_SIM_EXPORT void hd_sim_set_unseen(int is_unseen);
+/* What a kernel that ran read and wrote of devices' memory, in bytes; however often it did, each counts once. */
+typedef struct hd_sim_traffic {
+    char name[64];
+    int64_t read_bytes, written_bytes;
+} hd_sim_traffic;
+/* From now on kernels run one at a time and that is counted, or no longer. */
+HD_SIM_EXPORT void hd_sim_set_counted(int is_counted);
+/* Of the kernel that ended as number 0, 1, ... since then, when nothing runs. NULL: there is none. */
+HD_SIM_EXPORT const hd_sim_traffic *hd_sim_counted(int kernel);
 /* Of the launch that had most since this was asked last. */
 HD_SIM_EXPORT int hd_sim_most_blocks(void);
 /* Kernels that were launched without having been loaded (cudaFuncGetAttributes): a GPU loads them then, and waits for

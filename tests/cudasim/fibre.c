@@ -372,7 +372,7 @@ void hd_sim_run_kernel(hd_sim_op *op)
         run_block(e, op, is_reversed ? op->u.kernel.blocks - 1 - i : i, is_reversed);
     }
     hd_sim_acquire(&e->end);
-    hd_sim_give_turn(has_turn);
+    hd_sim_give_turn(has_turn, op->u.kernel.name);
     atomic_fetch_add(&kernels, 1);
 }
 

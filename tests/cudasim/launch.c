@@ -168,15 +168,21 @@ void hd_sim_set_serial(int is_serial)
 /* Atomics here are no order for the race detector. */
 int hd_sim_take_turn(void)
 {
-    int is_taken = atomic_load(&serial);
+    int is_taken = atomic_load(&serial) || hd_sim_is_counted();
     for (int idle = 0; is_taken && !atomic_compare_exchange_weak(&is_running, &idle, 1); idle = 0) {
         sched_yield();
+    }
+    if (hd_sim_is_counted()) {
+        hd_sim_count_begin();
     }
     return is_taken;
 }
 
-void hd_sim_give_turn(int is_taken)
+void hd_sim_give_turn(int is_taken, const char *kernel)
 {
+    if (hd_sim_is_counted()) {
+        hd_sim_count_end(kernel);
+    }
     if (is_taken) {
         atomic_store(&is_running, 0);
     }

@@ -48,6 +48,11 @@ void hd_sim_memory_begin(void)
     }
 }
 
+size_t hd_sim_span(void)
+{
+    return SPAN;
+}
+
 int64_t hd_sim_device_bytes(void)
 {
     return atomic_load(&device_bytes);
@@ -232,7 +237,7 @@ cudaError_t hd_sim_check(const void *pointer, size_t bytes, void **view, int *is
 }
 
 /* The last piece that a thread touched is remembered for as long as no piece comes or goes. */
-void *hd_sim_at(const void *address, uint64_t bytes)
+static void *touch(const void *address, uint64_t bytes, int is_store)
 {
     static _Thread_local struct {
         uint64_t generation;
@@ -261,7 +266,15 @@ void *hd_sim_at(const void *address, uint64_t bytes)
     if ((uintptr_t)address % bytes != 0) {
         hd_sim_die("a kernel touches %llu bytes at %p: not aligned", (unsigned long long)bytes, address);
     }
+    if (hd_sim_is_counted() && hd_sim_is_device_range(address)) {
+        hd_sim_note(at - untouchable, bytes, is_store);
+    }
     return last.view + (at - last.base);
+}
+
+void *hd_sim_at(const void *address, uint64_t bytes)
+{
+    return touch(address, bytes, 0);
 }
 
 static _Atomic int links[HD_SIM_MAX_DEVICES];
@@ -282,7 +295,7 @@ static int is_of_another(const void *address, int device)
 
 void *hd_sim_to(const void *address, uint64_t bytes)
 {
-    void *view = hd_sim_at(address, bytes);
+    void *view = touch(address, bytes, 1);
     const int device = hd_sim_running_device();
     if (atomic_load_explicit(&links[device], memory_order_relaxed) == HD_SIM_LINK_WORKS ||
         !is_of_another(address, device)) {

@@ -96,6 +96,7 @@ typedef struct hd_sim_area {
 } hd_sim_area;
 
 void hd_sim_memory_begin(void);
+size_t hd_sim_span(void); /* of addresses of devices' memory */
 /* With the lock, these eight; pages: of the view that cannot be touched. */
 void hd_sim_add_area(const hd_sim_area *area);
 void hd_sim_remove_area(const hd_sim_area *area);
@@ -203,9 +204,17 @@ int hd_sim_copies(const hd_sim_op *op, const void *memory, size_t bytes);
 /* --- launch.c */
 
 int hd_sim_take_turn(void); /* 1: no other kernel runs until it is given back */
-void hd_sim_give_turn(int is_taken);
+void hd_sim_give_turn(int is_taken, const char *kernel);
 int hd_sim_is_reversed(void);
 int hd_sim_is_unseen(void); /* by the race detector */
+
+/* --- traffic.c */
+
+int hd_sim_is_counted(void);
+/* Around a kernel, where it is; in between, what it touches: its place among devices' addresses. */
+void hd_sim_count_begin(void);
+void hd_sim_note(int64_t offset, uint64_t bytes, int is_store);
+void hd_sim_count_end(const char *name);
 
 /* --- fibre.c */
 

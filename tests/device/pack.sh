@@ -34,6 +34,7 @@ cp -L "$build/libheddle.so" "$out/lib/$soname"
 for adapter in cuda nccl cublas; do
     [ ! -e "$build/libheddle_$adapter.so" ] || cp -L "$build/libheddle_$adapter.so" "$out/lib/"
 done
+cp "$build/libheddle_probe.so" "$out/lib/" # of blocks.py
 cp "$build/tests/device-sim/libheddle_cuda.so" "$out/emulator/"
 cp -L "$build"/tests/nccl-sim/*.so "$out/emulator-nccl/"
 

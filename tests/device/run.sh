@@ -232,6 +232,28 @@ for transport in threads shm; do
             --device cuda
 done
 
+# What stages cost beside the device's copy and PyTorch, a line of the table each.
+for subject in rows products temporal spatial pair; do
+    needs_device "blocks: $subject" || continue
+    [[ "blocks: $subject" =~ $only ]] || continue
+    step $((emulator ? 240 : 60)) "blocks: $subject" env LD_LIBRARY_PATH="$pack/lib:$their_libraries" \
+        HEDDLE_PROBE="$pack/lib/libheddle_probe.so" PROBE_EMULATED=$emulator "${HEDDLE_TEST_PYTHON:-python3}" "$here/tests/device/blocks.py" $subject
+    if [ $? = 0 ]; then
+        tee -a "$table" <<<"$said"
+    else
+        row "blocks: $subject" "$said"
+    fi
+done
+# The ranks take turns on one device: their times say what switches add.
+for ranks in 1 2 4; do
+    name="blocks: a model, $ranks ranks"
+    needs_device "$name" && [[ $name =~ $only ]] || continue
+    step 60 "$name" heddle run "$here/examples/models/stdit3-240p-51f.yaml" --layers 1 --ranks $ranks --device cuda \
+        $([ $emulator = 0 ] || echo --size t=2,s=3,c=128,l=5)
+    row "$name" "$(sed -n 's/ ms, .*/ ms/; /^forward\|copied to/p' <<<"$said" | paste -sd, )" \
+        "$([ -n "$said" ] || echo nothing)"
+done
+
 package() { # NAME SCRIPT ARGUMENTS...: with the Python package
     needs_gpu "$1" || return 0
     if [ -d "$pack/python/heddle" ]; then

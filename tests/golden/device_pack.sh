@@ -32,6 +32,10 @@ if [ ! -e /dev/nvidia0 ]; then
     grep -q "no cuda device: there is no NVIDIA driver" logs/table.txt || fail "no reason: $(cat out)"
     [ "$(grep -c 'no device$' logs/table.txt)" -ge 40 ] || fail "few steps: $(cat out)"
 fi
+if "${HEDDLE_TEST_PYTHON:-python3}" -c 'import torch' 2>/dev/null; then
+    run 0 --emulator --only 'blocks: rows'
+    grep -q '^rows: norm_modulate .* of the copy' logs/table.txt || fail "no rows of blocks: $(cat out)"
+fi
 run 0 --emulator --only 'example'
 grep -q '^== wire' logs/log.txt && fail "wires were tried that no test wants: $(cat logs/log.txt)"
 run 0 --emulator --only 'probe|question 1$|test_session@|example|run of a|verify on threads|pool of|kernels of|Latte|bench 7: 1 KiB a pair, 2|bench 9|bench 10'
