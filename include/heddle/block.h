@@ -87,6 +87,16 @@ HEDDLE_API void heddle_block_destroy(heddle_block *block); /* NULL is legal */
 HEDDLE_API int heddle_block_nparams(const heddle_block *block); /* NULL: 0 */
 /* HEDDLE_ERR_ARG: NULL, index is not in 0 .. nparams-1. */
 HEDDLE_CHECKED heddle_status heddle_block_param(heddle_param *out, heddle_block *block, int index);
+/* From now on parameter `index` of a block on a device is a framework's array there, dense, borrowed until the block
+ * ends or another one is lent (data NULL: the block's own again). A weight [out, in] is of the activation's dtype, at a
+ * multiple of 16 bytes, and is read where it lies; the block's memory for it is freed. Of a bias or a norm's weight,
+ * F32 or of the activation's dtype, commit makes a copy where kernels want another dtype. Commit before the next
+ * forward, and whenever lent arrays have changed; by then what wrote them must be done. Not while a graph has calls of
+ * the block. Behind a call that used the parameter the host waits for the device.
+ * HEDDLE_ERR_ARG: NULL, no such parameter, another dtype, not on the block's device, its alignment.
+ * HEDDLE_ERR_UNSUPPORTED: the block is in host memory, where weights are packed. HEDDLE_ERR_NOMEM, _TIMEOUT. */
+HEDDLE_CHECKED heddle_status heddle_block_lend_param(heddle_block *block, int index, const void *data,
+                                                     heddle_dtype dtype);
 /* Fill all parameters from a counter-based generator: the same seed gives the same weights on every rank. Weights are
  * uniform within sqrt(6 / (in + out)), biases within 0.02, norm weights 1 within 0.02. Commits.
  * HEDDLE_ERR_ARG: NULL. */

@@ -88,7 +88,7 @@ out:
 static heddle_status wide_weight(hd_on_call *call, const void **out)
 {
     const int64_t elems = 2 * call->c * call->c;
-    void *const weight = call->on->param[2 * HD_LAYER_KV];
+    const void *const weight = call->on->param[2 * HD_LAYER_KV];
     *out = call->dtype == HEDDLE_F32 ? weight : hd_on_take(call, elems, sizeof(float));
     return *out == weight
                ? HEDDLE_OK

@@ -32,7 +32,12 @@ struct hd_block_on {
     heddle_comm *comm;
     hd_device *device;
     const hd_device_kernels *kernels;
-    void *param[HD_BLOCK_PARAMS]; /* weights of the activation's type, a bias of its product's, norms f32 */
+    const void *param[HD_BLOCK_PARAMS]; /* weights of the activation's type, a bias of its product's, norms f32 */
+    void *own[HD_BLOCK_PARAMS];         /* the block's memory for them; NULL: a lent one is read where it lies */
+    struct {
+        const void *data; /* NULL: is not lent */
+        heddle_dtype dtype;
+    } lent[HD_BLOCK_PARAMS];
     float *gradient[HD_BLOCK_PARAMS];
     float *cos_sin; /* as the block's */
     size_t bytes;   /* of these */
@@ -81,6 +86,11 @@ heddle_status hd_on_reserve(hd_on_room *room, void **memory, size_t *held_bytes,
                             const char *what);
 /* From memory of the host; waits. */
 heddle_status hd_on_upload(hd_on_room *room, void *dst, const void *src, size_t bytes);
+
+/* --- life.c, of parameters */
+
+int64_t hd_on_param_elems(const heddle_param *param);
+heddle_dtype hd_on_param_dtype(const heddle_block *block, int param); /* as kernels read it */
 
 /* --- call.c: checks and runs */
 

@@ -1,13 +1,12 @@
 /* What a block has on its device: weights as products read them, rotary positions, a workspace. */
 #include "runtime/block/device/device.h"
 
-#include "kernels/small_float.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 
 #include <string.h>
 
-static int64_t param_elems(const heddle_param *param)
+int64_t hd_on_param_elems(const heddle_param *param)
 {
     return param->extent[0] * (param->ndim == 2 ? param->extent[1] : 1);
 }
@@ -19,7 +18,7 @@ heddle_dtype hd_on_layer_dtype(const heddle_block *block, int layer)
     return is_last ? HEDDLE_F32 : block->options.shape.dtype;
 }
 
-static heddle_dtype param_dtype(const heddle_block *block, int param)
+heddle_dtype hd_on_param_dtype(const heddle_block *block, int param)
 {
     if (param >= 2 * block->nlayers) {
         return HEDDLE_F32; /* of a norm */
@@ -83,7 +82,8 @@ heddle_status hd_on_make(heddle_block *block)
     on->kernels = on->device->library->kernels;
     HD_TRY(hd_on_room_make(&on->room, on->comm));
     for (int i = 0; i < block->nparams; i++) {
-        HD_TRY(make_array(&on->param[i], on, param_elems(&block->param[i]), param_dtype(block, i)));
+        HD_TRY(make_array(&on->own[i], on, hd_on_param_elems(&block->param[i]), hd_on_param_dtype(block, i)));
+        on->param[i] = on->own[i];
     }
     if (block->cos_sin != NULL) {
         const int64_t extent = block->options.shape.dim[block->options.mixed_dim].extent;
@@ -102,7 +102,7 @@ void hd_on_free(struct hd_block_on *on)
     }
     const int is_idle = on->room != NULL && !on->room->used.is_captured && hd_on_room_is_idle(on->room);
     for (int i = 0; is_idle && i < HD_BLOCK_PARAMS; i++) {
-        hd_device_release(on->device, on->param[i]);
+        hd_device_release(on->device, on->own[i]);
         hd_device_release(on->device, on->gradient[i]);
     }
     if (is_idle) {
@@ -135,42 +135,4 @@ heddle_status hd_on_share(heddle_block *block, heddle_block *with)
         hd_on_room_leave(mine);
     }
     return HEDDLE_OK;
-}
-
-/* --- weights ------------------------------------------------------------------------------------------------------ */
-
-static heddle_status upload_param(const heddle_block *block, int param)
-{
-    heddle_status st = HEDDLE_OK;
-    const int64_t elems = param_elems(&block->param[param]);
-    const heddle_dtype dtype = param_dtype(block, param);
-    const float *from = block->param[param].data;
-    uint16_t *narrow = NULL;
-    if (dtype == HEDDLE_F32) {
-        return hd_on_upload(block->on->room, block->on->param[param], from, (size_t)elems * sizeof *from);
-    }
-    HD_TRY(hd_alloc((void **)&narrow, (size_t)elems, sizeof *narrow, "weights for a device"));
-    for (int64_t i = 0; i < elems; i++) {
-        narrow[i] = dtype == HEDDLE_BF16 ? hd_bf16_from_f32(from[i]) : hd_f16_from_f32(from[i]);
-    }
-    st = hd_on_upload(block->on->room, block->on->param[param], narrow, (size_t)elems * sizeof *narrow);
-out:
-    hd_free(narrow);
-    return st;
-}
-
-heddle_status hd_on_commit(const heddle_block *block)
-{
-    heddle_status st = HEDDLE_OK;
-    if (!hd_on_room_is_idle(block->on->room)) { /* it reads them */
-        return hd_fail(HEDDLE_ERR_TIMEOUT,
-                       "weights of a block: what device %s was asked to do with the last ones did "
-                       "not end before the deadline",
-                       block->on->device->name);
-    }
-    for (int i = 0; i < block->nparams; i++) {
-        HD_TRY(upload_param(block, i));
-    }
-out:
-    return st;
 }
