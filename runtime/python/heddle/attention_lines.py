@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 def to_heads(plan: "Attention") -> Optional[Tuple[Tuple[str, str], Tuple[str, str]]]:
     """The lines there and back of one array of all heads, and of those that go together as one: q, k and v, or k and v
-    where they have fewer heads. From rows [b, s, h, d] to heads [b, h, s, d]; key heads are cut evenly, query heads
-    where their key heads are. Of usp: along the inner axis of two."""
+    where they have fewer heads. The latter go from rows [b, s, h, d] to heads [b, h, s, d], the former comes back from
+    [b, s, h, d], as most kernels leave o in memory; key heads are cut evenly, query heads where their key heads are.
+    Of usp: along the inner axis of two."""
     _, s, h, _ = plan.line.dims
     shape, mesh, sides = re.split(" on |: ", plan.text)
     cut = re.findall(rf"\b({s}@(\w+)(?:\([^)]*\))?)", sides)
@@ -97,4 +98,4 @@ def _line(plan: "Attention", heads: int, together: int, rows: str, whole: str) -
     if together > 1:
         which = next(name for name in ("n", "m", "l", "k", "j") if name not in plan.line.dims)
         shape, order = shape.replace("[", f"[{which}={together} "), f"{which},{order}"
-    return Line(f"{shape} on {mesh}: {rows} -> {whole} as {order}")
+    return Line(f"{shape} on {mesh}: {rows} -> {whole}{f' as {order}' if together > 1 else ''}")

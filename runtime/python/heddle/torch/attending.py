@@ -207,8 +207,9 @@ def _by_columns(rows: Rows, step: Attend, q: torch.Tensor, k: torch.Tensor, v: t
     if scale == 0:
         raise UnsupportedError(f"{step.method} knows no mask beside a scale of 0")
     more = of_keys(mask, step.method, q.shape[1], k.shape[1])
-    wide = (x.transpose(1, 2) for x in with_key_scores(*(x.transpose(1, 2) for x in (q, k, v)), more, scale))
-    return _by_plan(rows, step, *wide, None, is_causal, scale)[..., :width]
+    q, k, v = with_key_scores(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), more, scale)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return _by_plan(rows, step, q, k, v, None, is_causal, scale)[..., :width]
 
 
 def _of_heads(rows: Rows, mask: Optional[torch.Tensor], plan: Attention) -> Local:

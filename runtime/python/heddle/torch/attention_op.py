@@ -139,7 +139,7 @@ def _by_heads_with_lse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: 
     o, lines = _by_heads(q, k, v, plan, call), plan.lines_of_lse()
     assert lines is not None
     there, back = lines
-    return o, resharded(found[0][..., None], back, there, plan.comm)[..., 0].transpose(1, 2)
+    return o, resharded(found[0].transpose(1, 2)[..., None], back, there, plan.comm)[..., 0].transpose(1, 2)
 
 
 def _held(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any, empty: str) -> Sequence[torch.Tensor]:
@@ -228,7 +228,8 @@ def _whole_rows(plan: Attention) -> None:
 
 
 def _by_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, attend: Local) -> torch.Tensor:
-    """Rows of all heads [b, s, h, d] to more rows of some of them [b, h, s, d], and back."""
+    """Rows of all heads [b, s, h, d] to more rows of some of them [b, h, s, d], and back: o as kernels leave it in
+    memory, [b, s, h, d], which is then not copied first."""
     if plan.to_heads is None:
         axes = "two axes" if plan.method == "usp" else "one axis"
         raise UnsupportedError(f"{plan.text}: {plan.method} wants the sequence on {axes} and whole heads")
@@ -236,9 +237,9 @@ def _by_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
     if plan.heads == plan.kv_heads:
         q, k, v = packed([q, k, v], *together, plan.comm).unbind(0)
     else:
-        q = resharded(q, there, back, plan.comm)
+        q = resharded(q, there, back, plan.comm).transpose(1, 2)
         k, v = packed([k, v], *together, plan.comm).unbind(0)
-    return resharded(attend(q, k, v), back, there, plan.comm)
+    return resharded(attend(q, k, v).transpose(1, 2), back, there, plan.comm)
 
 
 def _in_turns(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention) -> _Pair:
