@@ -155,8 +155,8 @@ void hd_sim_context_destroy(void *context)
 static const struct {
     const char *name;
     void (*function)(void);
-} entries[] = {ENTRY(cuDevicePrimaryCtxRetain), ENTRY(cuCtxPushCurrent), ENTRY(cuCtxPopCurrent), ENTRY(cuCtxGetDevice),
-               ENTRY(cuPointerGetAttribute)};
+} entries[] = {ENTRY(cuDevicePrimaryCtxRetain), ENTRY(cuCtxPushCurrent), ENTRY(cuCtxPopCurrent),
+               ENTRY(cuCtxGetCurrent),          ENTRY(cuCtxGetDevice),   ENTRY(cuPointerGetAttribute)};
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **out, unsigned int version,
                                              unsigned long long flags, enum cudaDriverEntryPointQueryResult *result)

@@ -1,7 +1,10 @@
 /* Copies and fills. Those of memory that is not pinned return when they are done. */
 #include "sim.h"
 
-enum { HD_SIM_MAX_PITCH = INT32_MAX }; /* cudaDevAttrMaxPitch of every device there is */
+enum {
+    HD_SIM_MAX_PITCH = INT32_MAX, /* cudaDevAttrMaxPitch of every device there is */
+    STAGED_BYTES = 64 << 10,      /* of pageable memory: so many are taken along */
+};
 
 static void run_copy(hd_sim_op *op)
 {
@@ -88,7 +91,11 @@ static cudaError_t copy(void *dst, size_t dst_pitch, const void *src, size_t src
     hd_sim_op op = {.run = run_copy, .u.copy = {dst_view, src_view, dst_pitch, src_pitch, width, height}};
     error = hd_sim_enqueue(stream, &op);
     if (error == cudaSuccess && (must_wait || dst_is_pageable || src_is_pageable) && !hd_sim_is_capturing(stream)) {
+        if (dst_is_pageable || (src_is_pageable && width * height > STAGED_BYTES)) {
+            hd_sim_keep_driver();
+        }
         error = finish(stream);
+        hd_sim_leave_driver();
     }
     return hd_sim_result(error);
 }

@@ -27,11 +27,11 @@ typedef struct CUctx_st *CUcontext;
 CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device);
 CUresult cuCtxPushCurrent(CUcontext context);
 CUresult cuCtxPopCurrent(CUcontext *out);
+CUresult cuCtxGetCurrent(CUcontext *out);
 CUresult cuCtxGetDevice(CUdevice *device);
 CUresult cuPointerGetAttribute(void *out, CUpointer_attribute what, CUdeviceptr memory);
 
 /* For tests: what else a program may do beside heddle. */
-CUresult cuCtxGetCurrent(CUcontext *out);
 CUresult cuCtxSetCurrent(CUcontext context);
 
 #ifdef __cplusplus

@@ -71,9 +71,47 @@ static void begin(void)
     }
 }
 
+/* The driver's lock, which a copy of pageable memory has while it waits for its stream: a real device was seen so. */
+static int is_kept;
+static _Thread_local int is_keeper;
+
+void hd_sim_keep_driver(void)
+{
+    if (allocation_waits) {
+        hd_sim_lock();
+        while (is_kept) {
+            hd_sim_wait();
+        }
+        is_kept = is_keeper = 1;
+        hd_sim_unlock();
+    }
+}
+
+void hd_sim_leave_driver(void)
+{
+    if (is_keeper) {
+        hd_sim_lock();
+        is_kept = is_keeper = 0;
+        hd_sim_changed();
+        hd_sim_unlock();
+    }
+}
+
+static void want_driver(void)
+{
+    if (allocation_waits && !is_keeper) {
+        hd_sim_lock();
+        while (is_kept) {
+            hd_sim_wait();
+        }
+        hd_sim_unlock();
+    }
+}
+
 cudaError_t hd_sim_begin(void)
 {
     pthread_once(&once, begin);
+    want_driver();
     int64_t call = atomic_fetch_add(&calls, 1) + 1;
     if (getpid() != owner) { /* as the real one: a child cannot go on with its parent's */
         return hd_sim_result(cudaErrorInitializationError);

@@ -62,6 +62,9 @@ _Noreturn void hd_sim_die(const char *format, ...) __attribute__((format(printf,
     } while (0)
 
 cudaError_t hd_sim_begin(void);
+/* Where CUDA waits as long as its guide allows: no other thread's call comes in between. */
+void hd_sim_keep_driver(void);
+void hd_sim_leave_driver(void);
 /* Remembers it for cudaGetLastError. */
 cudaError_t hd_sim_result(cudaError_t error);
 int hd_sim_is_device(int device);

@@ -154,3 +154,35 @@ void calls_beside_a_process()
         exit(1);
     }
 }
+
+/* What another thread's call comes to while one copies pageable memory behind a kernel of the same stream: heddle takes
+ * it that it waits, and lets a stream come up before it copies (hd_cuda_copy). */
+static void *copy_behind(void *bytes)
+{
+    DO(cudaMemcpyAsync(beside.pageable, beside.large, *(size_t *)bytes, cudaMemcpyDeviceToHost, beside.stream));
+    return NULL;
+}
+
+void calls_beside_a_copy()
+{
+    enum { SPIN_MS = 100 };
+    static size_t bytes[] = {64, 64 << 10, 1 << 20};
+    prepare_calls();
+    work<<<1, 1, 0, beside.stream>>>(1000, beside.sink); /* loaded */
+    DO(cudaDeviceSynchronize());
+    printf("a call while another thread copies to pageable memory behind a kernel:");
+    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
+        pthread_t thread;
+        work<<<1, 1, 0, beside.stream>>>(SPIN_MS * 1000000ull, beside.sink);
+        if (pthread_create(&thread, NULL, copy_behind, &bytes[i]) != 0) {
+            exit(1);
+        }
+        usleep(20000);
+        const double start = now_ms();
+        create_event();
+        const double ms = now_ms() - start;
+        pthread_join(thread, NULL);
+        DO(cudaDeviceSynchronize());
+        printf(" %zu bytes %s (%.1f ms)%s", bytes[i], ms > SPIN_MS / 4 ? "WAITS" : "returns", ms, i < 2 ? "," : "\n");
+    }
+}

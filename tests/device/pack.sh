@@ -26,7 +26,11 @@ ctest --test-dir "$build" -N -R '^device/' | sed -n 's|.*device/\([a-z_]*\)@\([a
 tests=$(wc -l <"$out/tests")
 [ "$tests" -gt 0 ] || { echo "error: $build has no tests of devices" >&2; exit 1; }
 programs=$(cut -d' ' -f1 "$out/tests" | sort -u)
-for program in heddle example_05_device $programs; do
+# And those that attach a device by themselves and ask nothing of the emulated one.
+for what in attention block block_back block_sharded executor; do
+    echo "test_on_device_$what"
+done >"$out/tests-of-a-card"
+for program in heddle example_05_device $programs $(cat "$out/tests-of-a-card"); do
     cp "$build/$program" "$out/bin/"
 done
 soname=$(readelf -d "$build/libheddle.so" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')
@@ -63,7 +67,7 @@ fi
 
 if [ $archive = 1 ]; then
     tar -C "$out" -c --exclude=./filled-by-pack.sh . | xz -1 -T2 >"$out.tar.xz.new"
-    rm -rf "${out:?}"/*/ "$out/tests"
+    rm -rf "${out:?}"/*/ "$out"/tests*
     mv "$out.tar.xz.new" "$out/pack.tar.xz"
 fi
 bytes=$(du -sb "$out" | cut -f1)

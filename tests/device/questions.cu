@@ -267,7 +267,8 @@ int main(int argc, char **argv)
                      {13, copy_engines},
                      {14, calls_beside_a_kernel},
                      {15, calls_beside_a_process},
-                     {16, hold_open}};
+                     {16, hold_open},
+                     {17, calls_beside_a_copy}};
     const int number = argc > 1 ? atoi(argv[1]) : 0;
     int devices = 0;
     if (number != 2 && number != 15) { /* those fork first */

@@ -3,6 +3,7 @@
 #define HD_TEST_DEVICE_QUESTIONS_H
 
 #include <cuda_runtime.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,5 +49,6 @@ static double now_ms()
 /* calls.cu */
 void calls_beside_a_kernel();
 void calls_beside_a_process();
+void calls_beside_a_copy();
 
 #endif

@@ -108,7 +108,7 @@ if [ $device = 1 ] && [ $emulator = 0 ] && [ -x "$pack/bin/questions" ]; then
     held=$!
     trap 'kill $held 2>/dev/null' EXIT
 fi
-for number in 1 14 15 2 3 4 5 9 12 13; do # 14 and 15 decide what the tests of threads may do
+for number in 1 14 15 17 2 3 4 5 9 12 13; do # 14, 15 and 17 decide what the tests of threads may do
     needs_gpu "question $number" || continue
     if [ -x "$pack/bin/questions" ]; then
         tell 30 "question $number" questions $number
@@ -122,13 +122,18 @@ if needs_gpu "questions 6 7 8"; then
     step 60 "questions 6 7 8" env LD_LIBRARY_PATH="$their_libraries" python3 "$here/tests/device/peers.py" --questions
     [[ "questions 6 7 8" =~ $only ]] && row "questions 6 7 8" "$said"
 fi
-needs_gpu "question 10, sanitizer" &&
+sanitized() { # NAME TOOL COMMAND...: no kernel waits for another one there
+    needs_gpu "$1" || return 0
     if command -v compute-sanitizer >/dev/null; then
-        tell 60 "question 10, sanitizer" env HEDDLE_DEVICE_SYNC=events \
-            compute-sanitizer --error-exitcode 9 heddle verify --random 10 --ranks 4 --device cuda --wire peer
-    else
-        row "question 10, sanitizer" "not here: no compute-sanitizer"
+        tell 60 "$1" env HEDDLE_DEVICE_SYNC=events compute-sanitizer --tool "$2" --error-exitcode 9 "${@:3}"
+    elif [[ $1 =~ $only ]]; then
+        row "$1" "not here: no compute-sanitizer"
     fi
+}
+step_of_tiny=(heddle run "$here/tests/golden/tiny.yaml" --size t=5,s=70 --layers 1 --device cuda --backward)
+sanitized "question 10, sanitizer" memcheck heddle verify --random 10 --ranks 4 --device cuda --wire peer
+sanitized "blocks under memcheck" memcheck "${step_of_tiny[@]}" --ranks 2 --method '*=ring' --dtype bf16
+sanitized "blocks under racecheck" racecheck "${step_of_tiny[@]}" --ranks 1 # f32: cuBLAS's own kernels for bf16 do not pass
 needs_gpu "question 11, bytes of DRAM" &&
     if command -v ncu >/dev/null; then
         tell 60 "question 11, bytes of DRAM" ncu --clock-control none \
@@ -221,6 +226,9 @@ while read -r program wire; do
     fi
     tell 120 "test $program@$wire" bash -c 'by_wire "$@"' by_wire "$wire" "$program"
 done <"$pack/tests"
+while read -r program; do
+    needs_device "test $program" && tell 90 "test $program" env HEDDLE_TEST_CARD=1 "$program" </dev/null
+done <"$pack/tests-of-a-card"
 needs_device example && tell 30 example example_05_device
 needs_device "run of a model" &&
     tell 60 "run of a model" heddle run "$here/tests/golden/tiny.yaml" --ranks 4 --device cuda --check --backward \

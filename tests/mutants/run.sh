@@ -77,7 +77,7 @@ tests_exist() {
     local word
     for word in ${1//[|^\$()]/ }; do
         [[ $word =~ ^[a-z]+/[a-z0-9_]+$ ]] || continue
-        [ -n "$(compgen -G "$root/tests/$word*")" ] || { echo "there is no test '$word'"; return 1; }
+        [ -n "$(compgen -G "$root/tests/${word/#waits/contract}*")" ] || { echo "there is no test '$word'"; return 1; }
     done
 }
 

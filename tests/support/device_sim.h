@@ -40,10 +40,11 @@ typedef struct device_sim {
     void (*context_destroy)(void *context);
 } device_sim;
 
-/* Where the library lies, for all that is attached in this program. */
+/* Where the library lies, for all that is attached in this program. With HEDDLE_TEST_CARD it is the one that the caller
+ * has named in HEDDLE_MODULE_PATH, of a real device: programs that ask nothing of the emulated one judge that, too. */
 __attribute__((constructor)) static inline void device_sim_here(void)
 {
-    setenv("HEDDLE_MODULE_PATH", HEDDLE_DEVICE_SIM, 1);
+    setenv("HEDDLE_MODULE_PATH", HEDDLE_DEVICE_SIM, getenv("HEDDLE_TEST_CARD") == NULL);
 }
 
 /* Functions of a library, to a struct of nothing else. They are copied: a pointer to data is none to a function. */

@@ -13,6 +13,7 @@
 enum { MOST_DEVICES = 64, VERSION = 12000 /* of the functions' types */ };
 
 static struct {
+    CUresult (*get_current)(CUcontext *out);
     CUresult (*get_device)(CUdevice *device);
     CUresult (*retain)(CUcontext *out, CUdevice device);
     CUresult (*push)(CUcontext context);
@@ -51,7 +52,8 @@ static cudaError_t find_driver(void)
     if (!atomic_load(&is_found)) {
         int count = 0;
         error = cudaGetDeviceCount(&count); /* begins CUDA, and makes no context */
-        error = error != cudaSuccess ? error : find(&driver.get_device, "cuCtxGetDevice");
+        error = error != cudaSuccess ? error : find(&driver.get_current, "cuCtxGetCurrent");
+        error = error == cudaSuccess ? find(&driver.get_device, "cuCtxGetDevice") : error;
         error = error == cudaSuccess ? find(&driver.retain, "cuDevicePrimaryCtxRetain") : error;
         error = error == cudaSuccess ? find(&driver.push, "cuCtxPushCurrent") : error;
         error = error == cudaSuccess ? find(&driver.pop, "cuCtxPopCurrent") : error;
@@ -77,14 +79,23 @@ static cudaError_t primary_of(CUcontext *out, int device)
     return (cudaError_t)result;
 }
 
+/* Does the thread have a context of this device? Where it has none, compute-sanitizer takes the question of its device
+ * for an error. */
+static int is_current(int device)
+{
+    CUcontext context = NULL;
+    CUdevice now = 0;
+    return driver.get_current(&context) == CUDA_SUCCESS && context != NULL && driver.get_device(&now) == CUDA_SUCCESS &&
+           now == device;
+}
+
 /* Where the device is current already its context may be another one than the primary: what the caller has is in it. */
 cudaError_t hd_context_enter(int *is_pushed, int device)
 {
-    CUdevice now = 0;
     CUcontext context = NULL;
     *is_pushed = 0;
     cudaError_t error = find_driver();
-    if (error != cudaSuccess || (driver.get_device(&now) == CUDA_SUCCESS && now == device)) {
+    if (error != cudaSuccess || is_current(device)) {
         return error;
     }
     error = primary_of(&context, device);

@@ -1,6 +1,8 @@
 /* Memory of a device: where it lies, and copies. */
 #include "runtime/device/cuda/cuda.h"
 
+#include <time.h>
+
 heddle_status hd_cuda_alloc(void **out, int device, size_t bytes)
 {
     int before = 0;
@@ -40,20 +42,62 @@ static heddle_status copy_row_by_row(char *dst, int64_t dst_step_bytes, const ch
     return st;
 }
 
+static int is_pageable(const void *memory)
+{
+    struct cudaPointerAttributes about;
+    if (cudaPointerGetAttributes(&about, memory) != cudaSuccess) {
+        (void)cudaGetLastError(); /* the copy will say it */
+        return 0;
+    }
+    return about.type == cudaMemoryTypeUnregistered;
+}
+
+/* A copy of pageable memory waits inside CUDA for what its stream has, with a lock that the calls of all other threads
+ * want. Where these are ranks for which the stream waits, nobody would go on: so it is waited for here. */
+static heddle_status come_to_pageable(const void *dst, const void *src, int64_t bytes, int device, heddle_stream stream)
+{
+    enum { STAGED_BYTES = 64 << 10 }; /* to the device CUDA takes so many along, and does not wait */
+    const struct timespec nap = {.tv_nsec = 20000};
+    void *event = NULL;
+    int captures = 0, done = 0;
+    heddle_status st = HEDDLE_OK;
+    if (!is_pageable(dst) && (bytes <= STAGED_BYTES || !is_pageable(src))) {
+        return HEDDLE_OK;
+    }
+    st = hd_cuda_stream_captures(&captures, device, stream);
+    if (st != HEDDLE_OK || captures) {
+        return st;
+    }
+    st = hd_cuda_event_create(&event, device);
+    st = st == HEDDLE_OK ? hd_cuda_event_record(event, device, stream) : st;
+    while (st == HEDDLE_OK && (st = hd_cuda_event_test(event, device, &done)) == HEDDLE_OK && !done) {
+        (void)nanosleep(&nap, NULL);
+    }
+    hd_cuda_event_destroy(event, device);
+    return st;
+}
+
+static heddle_status copy(void *dst, int64_t dst_step_bytes, const void *src, int64_t src_step_bytes, int64_t run_bytes,
+                          int64_t rows, int device, heddle_stream stream)
+{
+    enum { MAX_PITCH = INT32_MAX }; /* cudaDevAttrMaxPitch, on every device there is */
+    const heddle_status st = come_to_pageable(dst, src, run_bytes * rows, device, stream);
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    if (rows == 1 || dst_step_bytes > MAX_PITCH || src_step_bytes > MAX_PITCH) {
+        return copy_row_by_row(dst, dst_step_bytes, src, src_step_bytes, run_bytes, rows, device, stream);
+    }
+    return HD_CUDA(device, cudaMemcpy2DAsync(dst, (size_t)dst_step_bytes, src, (size_t)src_step_bytes,
+                                             (size_t)run_bytes, (size_t)rows, cudaMemcpyDefault, stream));
+}
+
 heddle_status hd_cuda_copy(void *dst, int64_t dst_step_bytes, const void *src, int64_t src_step_bytes,
                            int64_t run_bytes, int64_t rows, int device, heddle_stream stream)
 {
-    enum { MAX_PITCH = INT32_MAX }; /* cudaDevAttrMaxPitch, on every device there is */
     heddle_status st = HEDDLE_OK;
-    if (run_bytes == 0 || rows == 0) {
-        return HEDDLE_OK;
-    }
-    if (rows == 1 || dst_step_bytes > MAX_PITCH || src_step_bytes > MAX_PITCH) {
-        HD_CUDA_ON(device, copy_row_by_row(dst, dst_step_bytes, src, src_step_bytes, run_bytes, rows, device, stream));
-    } else {
-        HD_CUDA_ON(device,
-                   HD_CUDA(device, cudaMemcpy2DAsync(dst, (size_t)dst_step_bytes, src, (size_t)src_step_bytes,
-                                                     (size_t)run_bytes, (size_t)rows, cudaMemcpyDefault, stream)));
+    if (run_bytes > 0 && rows > 0) {
+        HD_CUDA_ON(device, copy(dst, dst_step_bytes, src, src_step_bytes, run_bytes, rows, device, stream));
     }
     return st;
 }
