@@ -24,12 +24,17 @@ static int is_local(const heddle_schedule_stage *stage)
     return strcmp(stage->method, "local") == 0;
 }
 
+int hd_executor_keeps_weights(const heddle_executor *e)
+{
+    return e->options.backward || e->options.keeps_weights;
+}
+
 /* The earlier step whose block serves this one too, or -1: one for all repetitions that run locally, one for each
- * layout and method else. Going backward every repetition keeps its own. */
+ * layout and method else. Where weights are kept every repetition has its own. */
 static int twin_of(const heddle_executor *e, int step)
 {
     heddle_schedule_stage mine = HEDDLE_EMPTY(heddle_schedule_stage), other = HEDDLE_EMPTY(heddle_schedule_stage);
-    if (e->options.backward || heddle_schedule_stage_at(&mine, e->schedule, step) != HEDDLE_OK) {
+    if (hd_executor_keeps_weights(e) || heddle_schedule_stage_at(&mine, e->schedule, step) != HEDDLE_OK) {
         return -1;
     }
     for (int i = step % e->info.period; i < step; i += e->info.period) {

@@ -40,6 +40,9 @@ heddle_status hd_executor_tell(const heddle_executor *e, heddle_status st);
 /* The sentence says where it happened. */
 heddle_status hd_executor_at(heddle_status st, const char *stage, int repetition);
 
+/* Every step has a block of its own, whose weights are made once. */
+int hd_executor_keeps_weights(const heddle_executor *e);
+
 /* on_device.c */
 /* The communicator has a device, and the session is on it. What was made of it is e->device, also after a failure. */
 heddle_status hd_executor_device_make(heddle_executor *e);

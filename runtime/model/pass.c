@@ -138,7 +138,7 @@ heddle_status heddle_executor_forward(heddle_executor *executor, heddle_tensor *
     for (int r = 0; r < e->info.repeat; r++) {
         HD_TRY(run_repetition(e, x, conditioning, r, stream));
     }
-    e->has_weights = e->options.backward;
+    e->has_weights = hd_executor_keeps_weights(e);
     e->has_forward = 1;
 out:
     return st;

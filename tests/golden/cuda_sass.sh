@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a GPU runs (SASS of sm_90, as it lies in the build) of the kernels that move, add, attend and work on rows: bytes
-# go 16 at a time, nothing is kept in local memory, nothing divides 64 bits or calls for that, and no loop over peers has
+# What a GPU runs (SASS of sm_90, as it lies in the build) of the kernels that move, add, attend, multiply and work on
+# rows: bytes go 16 at a time, matrices of 16 bits through tensor units from copies that go on beside, nothing is kept in local memory, nothing divides 64 bits or calls for that, and no loop over peers has
 # a fence in it. golden/cuda_orders says the same of PTX, from which the assembler may make something else. The
 # disassembler is the toolkit's, or comes from the package index into a folder of the build.
 set -u
@@ -33,17 +33,26 @@ listed() { # kernel, address, instruction with its modifiers, where a jump goes 
             if (op ~ /^BRA/) { for (i = 3; i <= NF && to == "-"; i++) if ($i ~ /^0x[0-9a-f]+$/) to = substr($i, 3) }
             print kernel, at, op, to }' "$work/$1.sass"
 }
-for source in move sum attention rows; do sass $source & done
-wait
-for source in move sum attention rows; do
+sources="move sum attention attention_back attention_f32 rows rows_back products products_f32"
+for source in $sources; do sass $source; done
+for source in $sources; do
     listed $source >"$work/$source"
     [ -s "$work/$source" ] || skip_test nvcc "$source.cu was not compiled for sm_90"
     ! grep -E ' (LDL|STL)' "$work/$source" | head -3 | grep . || fail "$source.cu keeps something in local memory"
+    case $source in *_f32 | products) continue ;; esac
     for access in LDG STG; do
         grep -qE " $access[A-Z.]*\.128" "$work/$source" || fail "$source.cu has no $access of 16 bytes"
     done
 done
 count() { awk -v kernel="$2" -v op="$3" '$1 == kernel && $3 ~ op { n++ } END { print n + 0 }' "$work/$1"; }
+# Kernels of 16 bits multiply on tensor units what was copied into the block's memory 16 bytes at a time; delta only adds.
+for source in attention attention_back products; do
+    for kernel in $(awk '$1 ~ /_(bf16|f16)/ && $1 !~ /delta/ { print $1 }' "$work/$source" | sort -u); do
+        for wanted in '^HMMA.16816.F32' '^LDGSTS.*[.]128' '^LDSM.16.M'; do
+            [ "$(count $source $kernel $wanted)" -gt 0 ] || fail "$kernel has no $wanted"
+        done
+    done
+done
 for source in move sum; do
     ! grep -E ' (CALL|MUFU|I2F\.[US]64)' "$work/$source" | head -3 | grep . || fail "$source.cu divides, or calls something that does"
 done

@@ -34,7 +34,8 @@ typedef struct heddle_executor_options {
                       weights */
     uint64_t seed; /* of the weights, where `weights` is NULL */
     /* Writes the parameters of stage 0 .. period-1 in repetition 0 .. repeat-1 and commits the block. Called before the
-     * repetition runs, in every forward; with `backward` in the first one only. The status is passed on. */
+     * repetition runs, in every forward; with `backward` or `keeps_weights` in the first one only. The status is passed
+     * on. */
     heddle_status (*weights)(void *ctx, heddle_block *block, int stage, int repetition);
     /* NULL, or told of every step before it is begun: 0 .. nstages, the last is the way to the end. */
     void (*before)(void *ctx, int step, int backward);
@@ -46,6 +47,10 @@ typedef struct heddle_executor_options {
     /* Where blocks compute. DEVICE, with that space only: on that device, and nothing is copied. Conditioning, its
      * gradients and those of parameters are on it, too; stages, and what they may not be: docs/gpu.md. */
     heddle_space blocks;
+    /* 1: without `backward`, too, every repetition has blocks of its own, and their weights are made in the first pass
+     * alone. Where blocks are on the device, and `timed` is 0, a pass behind the first one may be captured into a graph
+     * then, its switches with it. */
+    int keeps_weights;
 } heddle_executor_options;
 
 HEDDLE_API void heddle_executor_options_init(heddle_executor_options *options);

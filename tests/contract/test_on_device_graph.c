@@ -1,0 +1,168 @@
+/* A model's whole pass on a device, its switches with it, captured into one graph: replays have the bits of calls. */
+#include "device_sim.h"
+#include "executor_fixture.h"
+
+enum { MOST_BYTES = ELEMS * sizeof(float) };
+
+/* A rank's pass: forward, and back where `backward`. */
+typedef struct whole {
+    bench b;
+    heddle_tensor first, x, dx;
+    void *x_memory, *dx_memory, *vector, *text;
+    heddle_conditioning conditioning;
+    heddle_stream stream;
+    float start[ELEMS];
+    int backward;
+} whole;
+
+typedef struct results {
+    float x[ELEMS], dx[ELEMS];
+} results;
+
+static heddle_status on_device(void **out, const bench *b, const void *host, size_t bytes)
+{
+    heddle_status st = heddle_buffer_alloc(out, b->comm, bytes, HEDDLE_SPACE_DEVICE);
+    return st == HEDDLE_OK ? device_copy_now(b->comm, *out, host, bytes) : st;
+}
+
+static heddle_status set_up(whole *w, heddle_comm *comm, int backward)
+{
+    heddle_status st = HEDDLE_OK;
+    memset(w, 0, sizeof *w);
+    w->backward = backward;
+    HD_TRY(make_bench(&w->b, comm));
+    heddle_executor_options options = options_on(comm);
+    options.blocks = HEDDLE_SPACE_DEVICE;
+    options.backward = backward;
+    options.keeps_weights = !backward;
+    HD_TRY(heddle_executor_create(&w->b.executor, comm, w->b.schedule, w->b.stage, &options));
+    HD_TRY(fill(&w->b));
+    memcpy(w->start, w->b.data, sizeof w->start);
+    HD_TRY(on_device(&w->x_memory, &w->b, w->start, MOST_BYTES));
+    HD_TRY(on_device(&w->dx_memory, &w->b, w->start, MOST_BYTES));
+    HD_TRY(on_device(&w->vector, &w->b, w->b.vector, sizeof w->b.vector));
+    HD_TRY(on_device(&w->text, &w->b, w->b.text, sizeof w->b.text));
+    w->conditioning = (heddle_conditioning){w->vector, w->text, NULL};
+    w->first = w->b.x;
+    w->first.data = w->x_memory;
+    w->first.space = options.space;
+    w->first.device = options.device;
+    HD_TRY(hd_comm_device(comm)->library->stream_create(&w->stream, heddle_comm_device(comm)));
+    st = heddle_comm_barrier(comm); /* nobody allocates any more */
+out:
+    return st;
+}
+
+static void tear_down(whole *w)
+{
+    heddle_comm *comm = w->b.comm;
+    free_bench(&w->b);
+    heddle_buffer_free(comm, w->x_memory);
+    heddle_buffer_free(comm, w->dx_memory);
+    heddle_buffer_free(comm, w->vector);
+    heddle_buffer_free(comm, w->text);
+    hd_comm_device(comm)->library->stream_destroy(w->stream, heddle_comm_device(comm));
+}
+
+static heddle_status enqueue(whole *w)
+{
+    heddle_status st = HEDDLE_OK;
+    w->x = w->first;
+    HD_TRY(heddle_executor_forward(w->b.executor, &w->x, &w->conditioning, w->stream));
+    if (w->backward) {
+        w->dx = w->x; /* the same layout, in memory of its own */
+        w->dx.data = w->dx_memory;
+        HD_TRY(heddle_executor_backward(w->b.executor, &w->dx, &w->conditioning, NULL, w->stream));
+    }
+out:
+    return st;
+}
+
+/* The stages work in place. */
+static heddle_status begin(whole *w, int round)
+{
+    heddle_status st = HEDDLE_OK;
+    float start[ELEMS], gradient[ELEMS];
+    for (int i = 0; i < ELEMS; i++) {
+        start[i] = w->start[i] + (float)round;
+        gradient[i] = value(i, 4 + round);
+    }
+    HD_TRY(device_copy(w->b.comm, w->x_memory, start, sizeof start, w->stream));
+    HD_TRY(device_copy(w->b.comm, w->dx_memory, gradient, sizeof gradient, w->stream));
+    st = device_settle(w->b.comm, w->stream);
+out:
+    return st;
+}
+
+static heddle_status part(float *to, const whole *w, const heddle_tensor *x)
+{
+    heddle_box box;
+    heddle_status st = heddle_layout_box(&box, &x->shape, &w->b.info.mesh, &x->layout, heddle_comm_rank(w->b.comm));
+    memset(to, 0, MOST_BYTES);
+    return st == HEDDLE_OK ? device_copy(w->b.comm, to, x->data, (size_t)heddle_box_elems(&box) * sizeof *to, w->stream)
+                           : st;
+}
+
+static heddle_status finish(results *out, const whole *w)
+{
+    heddle_status st = HEDDLE_OK;
+    memset(out, 0, sizeof *out);
+    HD_TRY(part(out->x, w, &w->x));
+    HD_TRY(w->backward ? part(out->dx, w, &w->dx) : HEDDLE_OK);
+    HD_TRY(device_settle(w->b.comm, w->stream));
+    st = heddle_comm_poll(w->b.comm);
+out:
+    return st;
+}
+
+static heddle_status compare(whole *w, const device_sim *sim, void *graph, int replays)
+{
+    heddle_status st = HEDDLE_OK;
+    results eager, replayed;
+    for (int round = 0; round < replays; round++) {
+        const heddle_tensor x = w->x, dx = w->dx; /* where the graph has them */
+        HD_TRY(begin(w, round));
+        HD_TRY(sim->replay(graph, w->stream));
+        HD_TRY(finish(&replayed, w));
+        HD_TRY(begin(w, round));
+        HD_TRY(enqueue(w));
+        HD_TRY(finish(&eager, w));
+        CHECK(memcmp(&eager, &replayed, sizeof eager) == 0);
+        w->x = x;
+        w->dx = dx;
+    }
+out:
+    return st;
+}
+
+static heddle_status check(heddle_comm *comm, int backward)
+{
+    heddle_status st = HEDDLE_OK;
+    whole w;
+    device_sim sim;
+    void *graph = NULL;
+    HD_TRY(set_up(&w, comm, backward));
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(enqueue(&w)); /* makes weights, and the switches' plans */
+    HD_TRY(device_settle(comm, w.stream));
+    HD_TRY(heddle_comm_barrier(comm));
+    HD_TRY(sim.capture(w.stream, 1));
+    HD_TRY(enqueue(&w));
+    HD_TRY(sim.record(w.stream, &graph));
+    HD_TRY(compare(&w, &sim, graph, hd_rounds(20)));
+    st = heddle_comm_barrier(comm);
+out:
+    device_graph_free(&sim, graph);
+    tear_down(&w);
+    return st;
+}
+
+HD_RANK_CASE(a_forward_in_a_graph, "1 threads cuda peer", "2 threads cuda peer", "3 threads cuda peer")
+{
+    return check(comm, 0);
+}
+
+HD_RANK_CASE(both_ways_in_a_graph, "2 threads cuda peer")
+{
+    return check(comm, 1);
+}
