@@ -211,7 +211,7 @@ static heddle_status read_methods(hd_model_stage *s, hd_model_reader *r, const h
     const hd_method *method = NULL;
     int count = 0, choice = 0;
     (void)r;
-    while ((method = hd_method_at(HEDDLE_STAGE_ATTENTION, count)) != NULL) {
+    while ((method = hd_method_at(HEDDLE_STAGE_MODULE, count)) != NULL) {
         names[count++] = method->name;
     }
     heddle_status st = hd_node_list(node, 1, HD_METHODS_MAX, "methods");
@@ -302,7 +302,7 @@ static heddle_status check_values(const hd_model_stage *s, const hd_node *const 
                             "stage '%s': placement zigzag balances causal attention, and 'causal' is not true",
                             s->name);
     }
-    for (int i = 0; (method = hd_method_at(HEDDLE_STAGE_ATTENTION, i)) != NULL; i++) {
+    for (int i = 0; (method = hd_method_at(HEDDLE_STAGE_MODULE, i)) != NULL; i++) {
         if (s->kind == HEDDLE_STAGE_MODULE && (s->methods & 1U << i) != 0 && method->heads_over != NULL &&
             value[STAGE_HEADS] == NULL) {
             return hd_node_fail(HEDDLE_ERR_LAYOUT, value[STAGE_METHODS],

@@ -153,8 +153,8 @@ void hd_price_method(hd_price *out, const hd_share *share, const hd_pricer *p, c
         take_ring(out, p, g->n / g->inner, 1, links_of(part, &one, share, p, layout, backward), attention_ps);
     } else if (m == &hd_method_ring || m == &hd_method_rsa) {
         take_ring(out, p, g->n, m == &hd_method_rsa ? 2 : 1, link, attention_ps);
-    } else if (m == &hd_method_gather_kv) {
-        int is_halo = g->halo.count > 0; /* between neighbours, as a hop of a ring is */
+    } else if (m == &hd_method_gather_kv || m->is_near) {
+        int is_halo = m != &hd_method_sums && g->halo.count > 0; /* between neighbours, as a hop of a ring is */
         hd_exchange op = is_halo ? HD_EXCHANGE_RING : backward ? HD_EXCHANGE_REDUCE_SCATTER : HD_EXCHANGE_ALL_GATHER;
         take(out, hd_price_exchange(p, op, is_halo ? 2 : g->n, link, 1), 0);
     } else {

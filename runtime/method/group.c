@@ -256,6 +256,10 @@ void hd_method_group_begin(hd_method_group *out, const heddle_shape *shape, cons
         return;
     }
     out->naxes = hd_method_axes(out->axis, mesh, layout, mixed_dims(stage), 2);
+    for (int a = 0; a < mesh->naxes; a++) {
+        const int dim = layout->dim_of_axis[a];
+        out->cut |= is_mixed(stage, dim) && mesh->axis[a].size > 1 ? 1U << dim : 0;
+    }
     out->n = ranks_over(mesh, layout, mixed_dims(stage));
     judge(out, mesh, layout);
     if (out->why_not[0] != '\0') {

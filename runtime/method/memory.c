@@ -78,7 +78,9 @@ void hd_method_memory(hd_memory *out, const hd_method *method, const hd_method_g
         hold_linear(out, method, group, member);
         return;
     }
-    hold_softmax(out, method, group, member);
+    if (!method->is_near) {
+        hold_softmax(out, method, group, member);
+    }
     if (method->holds != NULL) {
         method->holds(out, group, member);
     }
@@ -116,7 +118,7 @@ void hd_method_flops(hd_flops *out, const hd_method *method, const hd_method_gro
         work_linear(out, group, member);
     } else if (method->works != NULL) {
         method->works(out, group, member, pairs);
-    } else { /* scores, values; scores again, and the gradients of weights, q, k and v */
+    } else if (!method->is_near) { /* scores, values; scores again, and the gradients of weights, q, k and v */
         out->forward = pairs * hd_group_part(group, spread, member % spread).nq * 2 * group->width * 2;
         out->backward = out->forward / 2 * 5;
     }

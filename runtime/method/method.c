@@ -5,17 +5,21 @@
 
 #include <string.h>
 
+enum { SOFTMAX_METHODS = 6 };
+
 static const hd_method *const softmax_methods[] = {&hd_method_local, &hd_method_ulysses,   &hd_method_usp,
-                                                   &hd_method_ring,  &hd_method_gather_kv, &hd_method_rsa};
+                                                   &hd_method_ring,  &hd_method_gather_kv, &hd_method_rsa,
+                                                   &hd_method_halo,  &hd_method_sums};
 static const hd_method *const linear_methods[] = {&hd_method_local, &hd_method_lasp, &hd_method_scan, &hd_method_lasp2};
 
-/* A module is dealt out like softmax attention. A kind that mixes no dim, and a cross stage, has one way: local. */
+/* A module is dealt out like softmax attention, and has the last ones for itself. A kind that mixes no dim, and a cross
+ * stage, has one way: local. */
 const hd_method *hd_method_at(heddle_stage_kind kind, int index)
 {
-    int is_softmax = kind == HEDDLE_STAGE_ATTENTION || kind == HEDDLE_STAGE_MODULE;
-    int count = is_softmax                    ? (int)(sizeof softmax_methods / sizeof softmax_methods[0])
-                : kind == HEDDLE_STAGE_LINEAR ? (int)(sizeof linear_methods / sizeof linear_methods[0])
-                                              : 1;
+    int count = kind == HEDDLE_STAGE_MODULE      ? (int)(sizeof softmax_methods / sizeof softmax_methods[0])
+                : kind == HEDDLE_STAGE_ATTENTION ? SOFTMAX_METHODS
+                : kind == HEDDLE_STAGE_LINEAR    ? (int)(sizeof linear_methods / sizeof linear_methods[0])
+                                                 : 1;
     return index < 0 || index >= count   ? NULL
            : kind == HEDDLE_STAGE_LINEAR ? linear_methods[index]
                                          : softmax_methods[index];

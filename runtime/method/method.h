@@ -13,7 +13,7 @@
 #include <heddle/block.h>
 #include <heddle/layout.h>
 
-enum { HD_METHOD_REASON_BYTES = 256, HD_METHODS_MAX = 6 /* of one kind of stage */, HD_LINEAR_WIDTH_MAX = 65536 };
+enum { HD_METHOD_REASON_BYTES = 256, HD_METHODS_MAX = 8 /* of one kind of stage */, HD_LINEAR_WIDTH_MAX = 65536 };
 
 /* What an edge or a method moves. Sums saturate at INT64_MAX, which the planner refuses. */
 typedef struct hd_edge_cost {
@@ -82,6 +82,7 @@ typedef struct hd_method_group {
     const heddle_shape *shape;
     hd_method_stage stage;
     int naxes, axis[2];                                     /* that shard the dims; 0: they are whole */
+    unsigned cut;                                           /* the mixed dims that are sharded, a bit each */
     int n, inner;                                           /* members; of the inner axis: 1 with one axis */
     int stride;                                             /* from the rank of a member to the next one's */
     int64_t sequence, heads, width, elem_bytes, real_bytes; /* real: of sums and states */
@@ -131,7 +132,8 @@ typedef struct hd_sends {
 
 typedef struct hd_method {
     const char *name;
-    heddle_stage_kind kind;                          /* ATTENTION or LINEAR; local serves both */
+    heddle_stage_kind kind;                          /* ATTENTION or LINEAR; local serves both; or MODULE alone */
+    int is_near;                                     /* MODULE: it brings rows or sums, and attends to nothing */
     int only_named;                                  /* never chosen, runs when asked for */
     int (*heads_over)(const hd_method_group *group); /* ranks the heads are dealt to; NULL: none */
     /* NULL when it may run, else one sentence; static or in `reason`. NULL pointer: may always. */
@@ -151,7 +153,7 @@ typedef struct hd_method {
 } hd_method;
 
 extern const hd_method hd_method_local, hd_method_ulysses, hd_method_usp, hd_method_ring, hd_method_gather_kv,
-    hd_method_rsa, hd_method_lasp, hd_method_lasp2, hd_method_scan;
+    hd_method_rsa, hd_method_halo, hd_method_sums, hd_method_lasp, hd_method_lasp2, hd_method_scan;
 
 /* Methods of a kind of stage in the order in which they are preferred, local first; NULL behind the last. Token-wise
  * stages have local only. */

@@ -95,6 +95,16 @@ says "a window is not run" 2 "attention within a window, which no block does yet
 sed 's/"window": \[3\]/"window": [4]/' "$folder/w.json" >"$folder/w4.json"
 says "another window" 2 "forward_bytes_per_rank_max" volume "$folder/w.yaml" --schedule "$folder/w4.json"
 
+
+# The same rows once, as a module's halo wants them; and the mean and squares of four groups of channels.
+module='kind: module, over: s, token_flops: 1000'
+sed "s/- {name: attn.*/- {name: conv, $module, window: 3, methods: [halo]}/" "$folder/w.yaml" >"$folder/h.yaml"
+says "a module's halo" 0 "halo      free         768 B" plan "$folder/h.yaml" --mesh sp=2 --objective bytes
+sed "s/- {name: attn.*/- {name: norm, $module, heads: 4, methods: [sums]}/" "$folder/w.yaml" >"$folder/n.yaml"
+says "a module's sums" 0 "sums      free          32 B" plan "$folder/n.yaml" --mesh sp=2 --objective bytes
+says "no sums of attention" 2 "has no method 'halo'; there are auto, local, ulysses, usp, ring, gather-kv, rsa" \
+    plan "$folder/w.yaml" --mesh sp=2 --method attn=halo
+
 says "compare" 0 "megatron-sp" compare hunyuanvideo -n 16 $two --methods best,ulysses,megatron-sp --baseline ulysses
 says "no linear attention" 0 "lasp         no plan: the model has no linear" compare hunyuanvideo -n 16 $two --methods best,lasp
 says "unknown method" 2 "is none of best, dsp" compare hunyuanvideo -n 16 $two --methods best,magic
