@@ -23,7 +23,13 @@ import heddle.torch as ht
 import torch
 from test_torch_diffusers_planned import MODELS
 from test_torch_diffusers_video import DIMS, animated, decoder, stable_video, temporal_decoder
+from test_torch_explore_models import classified, divided, evoformer
 from test_torch_prove import made as axial
+
+try:
+    import transformers
+except ImportError:  # its models are left out
+    transformers = None
 
 torch.set_num_threads(1)
 
@@ -31,9 +37,9 @@ torch.set_num_threads(1)
 def mochi():
     model = diffusers.MochiTransformer3DModel(
         patch_size=2, num_attention_heads=2, attention_head_dim=8, num_layers=2, pooled_projection_dim=12,
-        in_channels=4, text_embed_dim=16, time_embed_dim=8, max_sequence_length=16)
+        in_channels=4, text_embed_dim=16, time_embed_dim=8, max_sequence_length=13)
     return model, dict(hidden_states=torch.randn(1, 4, 3, 6, 10), timestep=torch.tensor([7]),
-                       encoder_hidden_states=torch.randn(1, 16, 16), encoder_attention_mask=torch.ones(1, 16).bool())
+                       encoder_hidden_states=torch.randn(1, 13, 16), encoder_attention_mask=torch.ones(1, 13).bool())
 
 
 def cosmos():
@@ -50,51 +56,29 @@ def sana_video():
         in_channels=4, out_channels=4, num_attention_heads=2, attention_head_dim=12, num_layers=2,
         num_cross_attention_heads=2, cross_attention_head_dim=12, cross_attention_dim=24, caption_channels=16,
         mlp_ratio=2.0, sample_size=8, patch_size=(1, 2, 2), rope_max_seq_len=32)
-    return model, dict(hidden_states=torch.randn(1, 4, 3, 6, 10), timestep=torch.tensor([5]),
+    return model, dict(hidden_states=torch.randn(1, 4, 3, 8, 10), timestep=torch.tensor([5]),
                        encoder_hidden_states=torch.randn(1, 13, 16))
 
 
-class Pairs(torch.nn.Module):
-    """An Evoformer's: m[b, n, s, c] of n sequences beside z[b, s, s2, c] of pairs of residues."""
-
-    def __init__(self):
-        super().__init__()
-        self.blocks = torch.nn.ModuleList(Evoformer() for _ in range(2))
-
-    def forward(self, m, z):
-        for block in self.blocks:
-            m, z = block(m, z)
-        return m, z
+def timesformer():
+    model = transformers.TimesformerModel(transformers.TimesformerConfig(
+        image_size=20, patch_size=4, num_frames=7, hidden_size=24, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32))
+    return model, dict(pixel_values=torch.randn(1, 7, 3, 12, 20))
 
 
-class Rows(torch.nn.Module):
-    """Attention over the third of four dims."""
-
-    def __init__(self):
-        super().__init__()
-        self.norm, self.qkv, self.out = torch.nn.LayerNorm(16), torch.nn.Linear(16, 48), torch.nn.Linear(16, 16)
-
-    def forward(self, x):
-        q, k, v = (y.unflatten(-1, (4, -1)).transpose(2, 3).flatten(0, 1) for y in self.qkv(self.norm(x)).chunk(3, -1))
-        y = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-        return x + self.out(y.unflatten(0, x.shape[:2]).transpose(2, 3).flatten(3))
+def vivit():
+    model = transformers.VivitModel(transformers.VivitConfig(
+        image_size=20, tubelet_size=[2, 4, 4], num_frames=6, hidden_size=24, num_hidden_layers=2,
+        num_attention_heads=2, intermediate_size=32))
+    return model, dict(pixel_values=torch.randn(1, 6, 3, 20, 20))
 
 
-class Evoformer(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.of_rows, self.of_columns, self.of_pairs = Rows(), Rows(), Rows()
-        self.up, self.left, self.right = (torch.nn.Linear(16, 16) for _ in range(3))
-
-    def forward(self, m, z):
-        m = self.of_rows(m)
-        m = self.of_columns(m.transpose(1, 2)).transpose(1, 2)
-        z = z + torch.einsum("bnic,bnjc->bijc", self.left(m), self.right(m)) / m.shape[1]
-        return m + self.up(m), self.of_pairs(z)
-
-
-def evoformer():
-    return Pairs(), dict(m=torch.randn(1, 5, 7, 16), z=torch.randn(1, 7, 7, 16))
+def videomae():
+    model = transformers.VideoMAEModel(transformers.VideoMAEConfig(
+        image_size=20, patch_size=4, num_frames=6, hidden_size=24, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32))
+    return model, dict(pixel_values=torch.randn(1, 6, 3, 20, 20))
 
 
 def cases():
@@ -116,7 +100,9 @@ def cases():
     return {**{name: of(name) for name in MODELS}, "svd": video(stable_video), "animatediff": video(animated),
             "decoder": video(decoder), "temporal-decoder": video(temporal_decoder), "mochi": plain(mochi),
             "cosmos": plain(cosmos), "sana-video": plain(sana_video), "axial": plain(axial),
-            "evoformer": plain(evoformer)}
+            "evoformer": plain(evoformer), "classified": plain(classified), "divided": plain(divided),
+            **({"timesformer": plain(timesformer), "vivit": plain(vivit), "videomae": plain(videomae)}
+               if transformers else {})}
 
 
 def judged(name, make, ranks):

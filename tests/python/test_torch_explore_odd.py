@@ -115,6 +115,38 @@ def test_a_module_that_stands_in_two_places():
     assert found["0"].calls == 2 and found["0"].free == ("b", "s") == found[""].free, found
 
 
+class Ways(torch.nn.Module):
+    """One attention, of rows of h and then of rows of w; of frames in a later call."""
+
+    def __init__(self):
+        super().__init__()
+        self.attend, self.last = Attending(), torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        b, f, h, w, _ = x.shape
+        x = self.last(self.attend(x.reshape(b * f, h, w, -1)).reshape(x.shape))
+        return self.attend(x.transpose(1, 3).reshape(b * w, h, f, -1)).reshape(b, w, h, f, -1).transpose(1, 3)
+
+
+class Attending(torch.nn.Module):
+    """x[_, rows, of, c]: over `of`."""
+
+    def forward(self, x):
+        return x + torch.softmax(x @ x.mT, -1) @ x
+
+
+def test_a_later_call_mixes_what_the_first_leaves_free():
+    model = Ways()
+    found = ht.explore(model, torch.randn(2, 3, 5, 6, 4))
+    seen = found["attend"].dims
+    assert found["attend"].calls == 2 and set(found["attend"].mixed) == {"f", "w"}, found.table()
+    assert seen["f"].why.startswith("in a later call") and seen["h"].is_free and not seen["w"].why, found.table()
+    assert found["last"].calls == 1 and found[""].free == ("b", "h"), found
+    with pytest.raises(heddle.UnsupportedError) as error:
+        found["attend"].need_one_way()
+    assert "called with x '(b f) h w _' and then with x '(b w) h f _'" in str(error.value), error.value
+
+
 class Blocks(torch.nn.Module):
     def __init__(self, name):
         super().__init__()

@@ -150,6 +150,73 @@ def test_norms_of_rows_with_a_large_mean():
     assert ht.prove(One(torch.nn.BatchNorm1d(8)), plan, torch.randn(2, 8, 9), ranks=2)  # of what it has learned
 
 
+class Chain(torch.nn.Module):
+    """x[b, c, s] through blocks: convolutions of 5 taps and of 3, and a norm of 2 groups."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = torch.nn.ModuleList([
+            torch.nn.Sequential(torch.nn.Conv1d(8, 8, 5, padding=2), torch.nn.SiLU(),
+                                torch.nn.Conv1d(8, 8, 3, padding=1)), torch.nn.GroupNorm(2, 8)])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_the_planner_counts_what_the_steps_send():
+    model, x = Chain(), torch.randn(1, 8, 11)
+    found = ht.explore(model, x, dims={"x": "b c s"})
+    plan = found.plan(model, "[sp=3]")
+    assert "window: 3, methods: [halo]" in found.to_yaml() and "heads: 2, methods: [sums]" in found.to_yaml()
+    assert "s is cut" in plan.why, str(plan)
+    schedule = heddle.plan(found.to_yaml(), "[sp=3]", force="blocks.0=s@sp/halo;blocks.1=s@sp/sums", methods="")
+    sent = [sum(move.bytes_total for move in plan.proof.moves if move.module.startswith(name)) for name in
+            ("blocks.0", "blocks.1")]
+    assert [stage.forward_bytes_total for stage in schedule.stages] == sent and all(sent), (schedule.stages, sent)
+
+
+class Over(torch.nn.Module):
+    """x[b, f, h, c] through norms over h and c, over f h and c, and over channels alone."""
+
+    def __init__(self, kind):
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind, self.first, self.last = kind, torch.nn.Linear(6, 4), torch.nn.Linear(4, 5)
+        self.rows, self.all, self.channels = (self.made(*shape) for shape in ((7, 4), (3, 7, 4), (4,)))
+        for p in self.parameters():
+            torch.nn.init.normal_(p, 0.5)
+
+    def made(self, *shape):
+        return torch.nn.LayerNorm(shape) if self.kind == "layer" else torch.nn.RMSNorm(shape)
+
+    def forward(self, x):
+        return self.last(self.channels(self.all(self.rows(F.gelu(self.first(x))))))
+
+
+@pytest.mark.parametrize("kind", ("layer", "rms"))
+def test_norms_whose_weights_have_the_rows(kind):
+    model, x = Over(kind), torch.randn(2, 3, 7, 6) + 3
+    plan = {"first": Split("input", "b f h c", "h"), "rows": Sums("h"), "all": Sums("h"),
+            "last": Gather("output", "b f h o", "h")}
+    for ranks in (1, 2, 4, 9):
+        proof = ht.prove(model, plan, x, ranks=ranks)
+        assert proof and proof.forward < 1e-5, (ranks, str(proof))
+    for lost in ("rows", "all"):
+        proof = ht.prove(model, {name: step for name, step in plan.items() if name != lost}, x, ranks=2)
+        assert not proof and lost in str(proof), str(proof)
+    proof = ht.prove(model, {**plan, "channels": Sums("h")}, x, ranks=2)
+    assert not proof and "called no group_norm" in proof.why, str(proof)  # it has what it is over
+    found = ht.explore(model, x, dims={"x": "b f h c"})
+    assert found["rows"].dims["h"].kind == found["all"].dims["h"].kind == "reduction", found.table()
+    mine = found.plan(model, "[sp=3]")
+    assert mine.proof and "Sums(over='" in str(mine) and "Gather(what='input'" not in str(mine), str(mine)
+    proof = ht.prove(model.bfloat16(), plan, x.bfloat16(), ranks=3, gradients=False)
+    assert proof, str(proof)
+
+
 class Window(torch.nn.Module):
     """Attention of x[b, rows, c] within windows of `size` rows, which begin `shift` rows later."""
 

@@ -155,7 +155,7 @@ for words, call in [
         ("'space.0' (Mix): Switch(what='x'", lambda: ran({"space.0": Switch("x", "(b t) s c", "s", "t")})),
         ("s is cut here, ", lambda: ran({"space.1": Split("x", "(b t) s c", "s")})),
         ("s is whole here, and wanted cut", lambda: ran({"last": [Gather("input", "(b t) s c", "s")] * 2})),
-        ("'': Attend(over='s', method='ulysses', saved_forwards=1): the mask is (1, 1, ", masked(Attend("s"))),
+        ("'': Attend(over='s', method='ulysses', saved_forwards=1, alike=0): the mask is (1, 1, ", masked(Attend("s"))),
         (", of its rows, wanted one of all 5 rows of s", masked(Attend("s"))),
         (" rows, this rank has 1 of b", masked(Attend("b"))),
         ("'' (Two) has no argument 'given': more",

@@ -26,11 +26,13 @@ class Attend:
           as one process has them; else methods take the rows in another order, and masks of keys alone, [_, _, 1,
           keys], of bool or added to the scores (within 2^14 either way; a sample whose keys are all hidden sees them
           all). Such a mask may everywhere be of this rank's keys, too
+    alike  rows in front of those of `over` that every rank has: a token of a class. By gather-kv, without a mask
     """
 
     over: Union[str, Tuple[str, ...]]
     method: str = "ulysses"
     saved_forwards: int = 1
+    alike: int = 0
 
     def __post_init__(self) -> None:
         over = (self.over,) if isinstance(self.over, str) else self.over
@@ -41,6 +43,10 @@ class Attend:
         if self.method == "local":
             raise ArgumentError("Attend: method local is attention of this rank's rows alone, wanted one of all ranks")
         check_saved("Attend", self.saved_forwards)
+        if type(self.alike) is not int or self.alike < 0 or self.alike and (
+                self.method != "gather-kv" or len(over) > 1):
+            raise ArgumentError(f"Attend: alike is {self.alike!r}, over {self.over!r} by {self.method}: wanted a "
+                                "number of rows, and of some one dim by gather-kv")
 
     def _mode(self, ranks: Ranks, where: str) -> "Attending":
         return Attending(self, ranks, where)
@@ -85,6 +91,11 @@ class Attending(Mode):
                                    "saved_tensors_hooks), which would recompute it on this rank alone: name a module "
                                    "within")
         rows, is_whole = Rows(ranks, step.over), step.method in ("ulysses", "gather-kv")
+        if step.alike:
+            if attn_mask is not None or is_causal:
+                raise UnsupportedError(f"rows that are alike stand before those of {rows.of[0]}: wanted attention "
+                                       "without a mask")
+            return self._behind_alike(rows, query, key, value, scale)
         if is_causal and len(rows.of) > 1 and not is_whole:
             raise UnsupportedError(f"{step.method} knows no causal of rows of {' and '.join(rows.of)}: ulysses and "
                                    "gather-kv do")
@@ -100,6 +111,22 @@ class Attending(Mode):
             return rows.padded(attend(rows, step, query, key, value, attn_mask, is_causal, scale))
         finally:
             ranks.is_attending = False
+
+    def _behind_alike(self, rows: "Rows", query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                      scale: Optional[float]) -> torch.Tensor:
+        """Queries of the rows that are here; keys and values of those of all ranks."""
+        n = self._step.alike
+        if query.shape[2] <= n or key.shape[2] != query.shape[2]:
+            raise ArgumentError(f"queries {tuple(query.shape)}, keys {tuple(key.shape)}: wanted {n} rows that are "
+                                f"alike, and those of {rows.of[0]} behind them")
+        self._ranks.is_attending = True
+        try:
+            key, value = (torch.cat([x[:, :, :n], rows.of_all(x[:, :, n:])], 2)
+                          for x in as_autocast(query, key, value)[1:])
+            return torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, scale=scale, enable_gqa=query.shape[1] != key.shape[1])
+        finally:
+            self._ranks.is_attending = False
 
 
 class Rows:

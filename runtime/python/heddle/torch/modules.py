@@ -18,6 +18,7 @@ from ..errors import ArgumentError, Error, UnsupportedError
 from ..schedule import Schedule
 from .agreement import agree
 from .attending import Attend
+from .beside import apart
 from .boundary import Entering, Leaving, Telling
 from .halo import Halo, Numbered
 from .hooks import hooked, matching
@@ -48,7 +49,8 @@ class Sizes:
 @dataclass(frozen=True)
 class Split:
     """From a tensor that every rank has whole to this rank's block of the dim `over`. What it was computed from gets
-    the gradient of this block alone: an addend.
+    the gradient of this block alone: an addend. `b (1 + s) c` is an axis with a row in front of those of `s`, a token
+    of a class say, which every rank keeps.
 
     optional  True: a tensor that has not these dims, in number or in the extents that are known, is left alone
     over      one dim; or several, ("l", "s"), whose rows stand one after another in an axis `l+s`: this rank's blocks
@@ -81,7 +83,8 @@ class Split:
         return apply
 
     def _of_one(self, ranks: Ranks, over: str) -> _Apply:
-        dims = Dims(self.dims)
+        text, on_others = apart(self.dims)
+        dims = Dims(text)
         dims.need(over)
 
         def apply(x: torch.Tensor) -> torch.Tensor:
@@ -94,7 +97,7 @@ class Split:
             block = unfolded.narrow(dims.names.index(over), *ranks.part(over))
             # Without gaps, whose products torch rounds otherwise, and with its dims in memory in the order they had.
             return ranks.fold(block if block.is_contiguous() else block.clone(), dims, over)
-        return apply
+        return on_others(apply)
 
 
 @dataclass(frozen=True)
@@ -126,21 +129,22 @@ class Switch:
 
 @dataclass(frozen=True)
 class Gather:
-    """From blocks of a dim to the whole on every rank."""
+    """From blocks of a dim to the whole on every rank. `b (1 + s) c` as in Split."""
 
     what: str
     dims: str
     over: str
 
     def _made(self, ranks: Ranks) -> _Apply:
-        dims = Dims(self.dims)
+        text, on_others = apart(self.dims)
+        dims = Dims(text)
         dims.need(self.over)
 
         def apply(x: torch.Tensor) -> torch.Tensor:
             x = ranks.unfold(x, dims, self.over)
             line = ranks.line(x, dims, (self.over,), f"{self.over}@{ranks.axis}", "*")
             return ranks.fold(ranks.moved(x, line), dims)
-        return apply
+        return on_others(apply)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from ...errors import ArgumentError
 from ..ranks import Dims
 from .trees import Tensors, replaced, tensors_of
 
-Shapes = Dict[str, Tuple[int, ...]]  #: of every tensor of every module's first call, by a name of all three
+Shapes = Dict[str, Tuple[int, ...]]  #: of every tensor of every module's calls, by a name of all three
 _STEPS = 1, 2, 4, 8, 16  #: by which an extent grows: a patch or a pyramid of resolutions takes none smaller
 _NAMES = {1: "s", 2: "h w", 3: "f h w", 4: "n f h w"}
 
@@ -89,9 +89,10 @@ def _same(axes: Axes, word: str, extent: int, name: str) -> None:
                             "another name")
 
 
-def _weights_take(model: torch.nn.Module) -> Set[int]:
-    """Numbers of channels that products and convolutions take."""
-    sizes = {vars(module).get(name) for module in model.modules() for name in ("in_features", "in_channels")}
+def channels_of(model: torch.nn.Module, sides: Tuple[str, ...] = ("in", "out")) -> Set[int]:
+    """Numbers of channels that products and convolutions take, and make."""
+    sizes = {vars(module).get(f"{side}_{name}") for module in model.modules() for side in sides
+             for name in ("features", "channels")}
     return {size for size in sizes if isinstance(size, int)}
 
 
@@ -107,13 +108,15 @@ def _groups(given: Tensors) -> List[List[Axis]]:
 def found(given: Tensors, model: torch.nn.Module, shapes: Shapes,
           runs: Callable[[List[Axis], int], Optional[Shapes]]) -> Axes:
     """Axes whose extents the model lets vary: together, else each alone."""
-    axes, dims, channels = Axes(), [], _weights_take(model)
+    axes, dims, channels = Axes(), [], channels_of(model, ("in",))
     for group in _groups(given):
         step, others = steady(group, shapes, runs)
         is_twice = len({name for name, _ in group}) < len(group)  # two axes of one tensor
         alone = [steady([axis], shapes, runs) for axis in group] if is_twice else []
         if alone and all(step for step, _ in alone):
             dims += [([axis], step, others) for axis, (step, others) in zip(group, alone)]
+        elif is_twice and not step:  # rows and columns of a square that is fixed are two dims
+            dims += [([axis], 0, None) for axis in group]
         else:
             dims.append((group, step, others))
     dims = [(group, step, others) for group, step, others in dims
@@ -132,7 +135,8 @@ def found(given: Tensors, model: torch.nn.Module, shapes: Shapes,
 def _are_channels(group: List[Axis], given: Tensors, channels: Set[int]) -> bool:
     name, axis = group[0]
     x = given[name]
-    return axis > 0 and (x.shape[axis] in channels or axis == x.dim() - 1 and x.dim() > 2)
+    is_last = axis == x.dim() - 1 > 1 and not any(size in channels for size in x.shape[1:-1])  # else these are in it
+    return axis > 0 and (x.shape[axis] in channels or is_last)
 
 
 def steady(group: List[Axis], shapes: Shapes,
@@ -190,16 +194,22 @@ def grown(args: Any, kwargs: Any, group: List[Axis], step: int, axes: Optional[A
     return replaced(args, change), replaced(kwargs, change)
 
 
+def call_name(module: str, at: int) -> str:
+    """Of a module's first call, and of the others."""
+    return f"{module}#{at}" if at > 0 else module
+
+
 def shapes_of(model: torch.nn.Module, args: Any, kwargs: Any) -> Shapes:
-    """Of every module's first call; what the model raises goes on."""
+    """Of every call of every module; what the model raises goes on."""
     shapes: Shapes = {}
+    calls: Dict[str, int] = {}
     handles = []
     for name, module in model.named_modules():
         def look(_: Any, given: Any, named: Any, out: Any, name: str = name) -> None:
-            if f"{name}:" not in shapes:
-                shapes[f"{name}:"] = ()
-                for side, value in (("in", given), ("in", named), ("out", out)):
-                    shapes.update({f"{name}:{side}:{at}": tuple(x.shape) for at, x in tensors_of(value).items()})
+            call = call_name(name, calls.setdefault(name, 0))
+            calls[name] += 1
+            for side, value in (("in", given), ("in", named), ("out", out)):
+                shapes.update({f"{call}:{side}:{at}": tuple(x.shape) for at, x in tensors_of(value).items()})
         handles.append(module.register_forward_hook(look, with_kwargs=True))
     try:
         model(*args, **kwargs)

@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from ...errors import UnsupportedError
+from ..sums import NORMS
 from .flow import Flow
 from .probe import Finding
 from .rows import Fused
@@ -24,14 +25,33 @@ class Module:
     given: Dict[str, str] = field(default_factory=dict)  #: arguments and their dims: `(b f) s _`
     out: Dict[str, str] = field(default_factory=dict)  #: results likewise
     weights: int = 0  #: parameters, those of what is in it included
-    channels: int = 0  #: of the last axis of its first result
+    channels: int = 0  #: of its first result: of the last axis that is no dim
+    groups: int = 1  #: of channels, of a norm
     calls: int = 1  #: in one pass of the model
+    later: List[str] = field(default_factory=list)  #: of calls after the first that have other dims: which
     numbered: Dict[str, str] = field(default_factory=dict)  #: arguments that are the numbers of a dim's rows
     is_block: bool = False  #: a module of a list
     extents: Dict[str, int] = field(default_factory=dict)  #: of the dims, there
 
     def of(self, *kinds: str) -> Tuple[str, ...]:
         return tuple(name for name, found in self.dims.items() if found.kind in kinds)
+
+    def join(self, later: "Module") -> None:
+        """A call of other shapes: what holds for all calls is what is found."""
+        for dim, found in later.dims.items():
+            self.dims[dim] = self.dims[dim].joined(found) if dim in self.dims else found
+        if (later.given, later.out) != (self.given, self.out):
+            self.later.append(", ".join(f"{at} '{text}'" for at, text in later.given.items()))
+
+    def need_one_way(self) -> None:
+        """Steps name the dims that a tensor has in all calls."""
+        if self.later:
+            here = ", ".join(f"{at} '{text}'" for at, text in self.given.items())
+            raise UnsupportedError(f"'{self.name}' is called with {here} and then with {self.later[0]}: a step on it "
+                                   "has one text for all its calls")
+
+    def unknown(self, why: str) -> None:
+        self.dims = {dim: Finding("unknown", why) for dim in self.dims}
 
     @property
     def free(self) -> Tuple[str, ...]:
@@ -80,6 +100,11 @@ class Exploration:
         widths = [max(len(row[at]) for row in rows) for at in range(3)]
         return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths)), row[3]]).rstrip()
                          for row in rows)
+
+    def children(self, name: str) -> List[str]:
+        """Modules that are called by this one's own code."""
+        below = [other for other in self.modules if other != name and (not name or other.startswith(f"{name}."))]
+        return [other for other in below if not any(other.startswith(f"{more}.") for more in below)]
 
     def stages(self) -> List[Module]:
         """What a schedule has: modules of lists, whose result has rows of a sequence. Where one mixes all its dims, and
@@ -166,13 +191,36 @@ class Exploration:
         return "\n".join(text) + "\n"
 
     def _methods(self, stage: Module, over: List[str], channels: int) -> str:
-        """Where attention is all that mixes the one dim of a stage, it may be that of all ranks."""
+        """Where rows of neighbours or sums are all that a stage wants, it gets these; where attention is all that mixes
+        the one dim of a stage, it may be that of all ranks."""
+        brought = [self._brought(stage.name, dim) for dim in over]
+        rows, groups = [each[0] if each else 0 for each in brought], [each[1] if each else 0 for each in brought]
+        if any(rows):
+            return f", window: {rows[0] if len(over) == 1 else rows}, methods: [halo]"
+        if over and all(groups) and channels % max(groups) == 0:
+            return f", heads: {max(groups)}, methods: [sums]"
         attentions = [each for each in self.flow.attentions if f"{each.module}.".startswith(f"{stage.name}.")]
         heads = min((each.heads for each in attentions), default=0)
         if len(over) != 1 or heads == 0 or channels % heads or len(self._sequence(stage.out)) == 0:
             return ""
         methods = "ulysses, gather-kv" if any(each.is_masked for each in attentions) else "ulysses, gather-kv, ring"
         return f", heads: {heads}, methods: [{methods}]"
+
+
+    def _brought(self, name: str, dim: str) -> Optional[Tuple[int, int]]:
+        """Of other ranks, along a dim of the file: rows each way, and groups of which there are sums. None: neither of
+        them would be enough."""
+        seen = self.modules[name].dims.get(dim)
+        if seen is None or seen.kind in ("free", "table"):
+            return 0, 0
+        if seen.kind in ("halo", "causal"):
+            return seen.rows, 0
+        if seen.kind == "reduction" and self.modules[name].kind in NORMS:
+            return 0, self.modules[name].groups
+        each = [self._brought(child, dim) for child in self.children(name)]
+        found = [every for every in each if every is not None]
+        rows, groups = (sum(every[side] for every in found) for side in (0, 1))
+        return (rows, groups) if len(found) == len(each) and (rows or groups) else None
 
 
 def _summary(module: Module) -> str:

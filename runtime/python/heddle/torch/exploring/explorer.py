@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import torch
 
 from ...errors import ArgumentError, UnsupportedError
-from .axes import Axes, Axis, Shapes, found, grown, named, shapes_of, steady
+from .axes import Axes, Axis, Shapes, call_name, channels_of, found, grown, named, shapes_of, steady
 from .exploration import Exploration, Module
 from .flow import argument_names, as_argument, flow_of
 from .kept import kept
@@ -17,6 +17,7 @@ from .solve import Folded, depends_on, extents_of, solved
 from .trees import Tensors, replaced, tensors_of
 
 _WAYS_MAX = 4  #: to read the axes of one call
+_CALLS_MAX = 6  #: of a module, of other shapes each
 _explored: "weakref.WeakKeyDictionary[torch.nn.Module, Exploration]" = weakref.WeakKeyDictionary()
 
 
@@ -91,14 +92,14 @@ def _named_arguments(model: torch.nn.Module, args: Any, kwargs: Any) -> Tuple[An
 def _axes(model: torch.nn.Module, args: Any, kwargs: Any, given: Tensors, dims: Optional[Mapping[str, str]],
           shapes: Shapes) -> Axes:
     def runs(group: List[Axis], step: int) -> Optional[Shapes]:
-        """The shapes with longer axes; None: the model refuses, or nothing inside it is longer."""
+        """The shapes with longer axes; None: the model refuses, or nothing that its modules make is longer."""
         more_args, more_kwargs = grown(args, kwargs, group, step, axes)
         try:
             other = shapes_of(model, more_args, more_kwargs)
         except Exception:  # whatever a model raises
             return None
-        inside = [key for key in other if not key.startswith(":in:") and key in shapes]
-        return other if any(other[key] != shapes[key] for key in inside) else None
+        made = [key for key in other if ":out:" in key and key in shapes]  # else a patch has swallowed what is more
+        return other if any(other[key] != shapes[key] for key in made) else None
     axes: Optional[Axes] = None
     if dims is None:
         return found(given, model, shapes, runs)
@@ -116,12 +117,15 @@ class _Explorer:
     def __init__(self, model: torch.nn.Module, axes: Axes, shapes: Shapes, progress: Optional[Callable[[str], None]]):
         self.model, self.axes, self.shapes, self.progress = model, axes, shapes, progress
         self.extents = extents_of(axes, shapes)
+        self.channels = channels_of(model)
         self.modules: Dict[str, Module] = {}
         self.order: List[str] = []
         self.notes: List[str] = []
         self._seen: Dict[Any, Dict[str, Finding]] = {}
+        self._calls: Dict[str, List[Any]] = {}  # of modules: their shapes
         self._given: List[Tuple[Any, Any]] = []  # of the calls that run, the innermost last
         self._busy = False
+        self._order: Dict[Any, Tuple[str, ...]] = {}  # of dims that are folded, where it was seen
         self._odd: Dict[str, str] = {}  # dims of the call at hand of which an axis is not understood, and why
 
     def run(self, args: Any, kwargs: Any) -> None:
@@ -146,21 +150,43 @@ class _Explorer:
             if self._busy:
                 return
             given = self._given.pop()
-            if name in self.modules:
-                self.modules[name].calls += 1
-                return
-            if self.progress:
+            is_first = name not in self.modules
+            if is_first and self.progress:
                 self.progress(name)
+            if not is_first:
+                self.modules[name].calls += 1
+            if not self._is_new(name, given, out):
+                return
             self._busy = True
             before = torch.get_rng_state()
             try:
-                self.modules[name] = self._explored(name, module, given, tensors_of(out))
-                self.modules[name].is_block = is_block
+                call = call_name(name, 0 if is_first else self.modules[name].calls - 1)
+                made = self._explored(call, module, given, tensors_of(out))
+                made.name, made.is_block = name, is_block
+                if is_first:
+                    self.modules[name] = made
+                else:
+                    self.modules[name].join(made)
             finally:
                 torch.set_rng_state(before)
                 self._busy = False
         return [module.register_forward_pre_hook(enter, with_kwargs=True),
                 module.register_forward_hook(leave, with_kwargs=True)]
+
+    def _is_new(self, name: str, given: Tuple[Any, Any], out: Any) -> bool:
+        """Has no earlier call had the same shapes, with other extents, too?"""
+        call = call_name(name, self.modules[name].calls - 1 if name in self.modules else 0)
+        keys = [f"{call}:{side}:{at}" for side, value in (("in", given[0]), ("in", given[1]), ("out", out))
+                for at in tensors_of(value)]
+        others = self.axes.shapes.values()
+        shapes = [(key[len(call):], self.shapes.get(key), [other.get(key) for other in others]) for key in keys]
+        seen = self._calls.setdefault(name, [])
+        if shapes in seen:
+            return False
+        seen.append(shapes)
+        if len(seen) > _CALLS_MAX:
+            self.modules[name].unknown(f"it is called with more than {_CALLS_MAX} kinds of shapes")
+        return len(seen) <= _CALLS_MAX
 
     def _explored(self, name: str, module: torch.nn.Module, given: Tuple[Any, Any], out: Tensors) -> Module:
         self._odd = {}
@@ -168,20 +194,23 @@ class _Explorer:
         ways = {side: {at: self._ways(f"{name}:{side}:{at}", x) for at, x in values.items()}
                 for side, values in (("in", tensors), ("out", out))}
         made = Module(name, type(module).__name__, weights=sum(p.numel() for p in module.parameters()))
-        first = next(iter(out.values()), None)
-        made.channels = first.shape[-1] if first is not None and first.dim() else 0
+        made.groups = next((n for n in (getattr(module, name, None) for name in ("num_groups", "num_features"))
+                            if isinstance(n, int)), 1)
         key = self._key(module, tensors, out)
         best: Dict[str, Finding] = {}
-        for turn in range(min(max((len(way) for side in ways.values() for axes in side.values() for way in axes),
-                                  default=1), _WAYS_MAX) or 1):
+        most = max((len(way) for side in ways.values() for axes in side.values() for way in axes), default=1)
+        for turn in range(min(most, _WAYS_MAX) or 1):
             reading = Reading(_turned(ways["in"], turn), _turned(ways["out"], turn))
-            findings = self._findings(module, given, reading, out) if key is None or (key, turn) not in self._seen \
-                else self._seen[key, turn]
-            if key is not None:
-                self._seen[key, turn] = findings
-            if turn == 0 or sum(f.is_free for f in findings.values()) > sum(f.is_free for f in best.values()):
+            kept = (key, reading.key()) if key is not None else None
+            findings = self._findings(module, given, reading, out) if kept not in self._seen else self._seen[kept]
+            if kept is not None:
+                self._seen[kept] = findings
+            if turn == 0 or _plainness(findings) > _plainness(best):
                 best = findings
                 _written(made, reading, tensors, out, argument_names(module))
+                self._keep_order(reading, findings)
+            if all(f.is_free for f in findings.values()):
+                break
         made.dims = {dim: best[dim] for dim in self.axes.dims if dim in best}
         return made
 
@@ -199,14 +228,35 @@ class _Explorer:
         for at, size in enumerate(x.shape):
             of = depends_on(self.axes, self.shapes, key, at) or set()
             alone = not of and not any(size == dim.extent for dim in self.axes.dims.values() if dim.step == 0)
+            alone = alone and not self._may_be_folded(x, at)
             found.append([] if alone else solved(
                 size, {dim: self.axes.shapes[dim][key][at] for dim in of}, self.axes, self.extents))
+            found[-1] = [way for way in found[-1] if self._in_order(way)] or found[-1]
             if of and not found[-1]:
                 why = (f"dim {at} of '{key.split(':', 1)[1]}' is {size}, which depends on {' '.join(sorted(of))} in a "
                        "way that is not understood")
                 self._odd.update(dict.fromkeys(of, why))
                 self.notes.append(f"{key.split(':')[0]}: {why}")
         return found
+
+    def _keep_order(self, reading: Reading, findings: Dict[str, Finding]) -> None:
+        """Of dims that stand folded on one side of a module and otherwise on the other, while no row reaches
+        another one."""
+        folded = [{part.dims for axes in side.values() for axis in axes for part in axis if len(part.dims) > 1}
+                  for side in (reading.given, reading.out)]
+        for dims in folded[0] ^ folded[1]:
+            if all(dim in findings and findings[dim].is_apart for dim in dims):
+                self._order.setdefault(frozenset(dims), dims)
+
+    def _in_order(self, way: Folded) -> bool:
+        return all(self._order.get(frozenset(part.dims), part.dims) == part.dims for part in way)
+
+    def _may_be_folded(self, x: torch.Tensor, at: int) -> bool:
+        """Where no dim varies, any axis beside channels may be made of dims."""
+        is_fixed = all(dim.step == 0 for name, dim in self.axes.dims.items() if name != "b")
+        beside = [size for axis, size in enumerate(x.shape) if axis != at]
+        return is_fixed and at > 0 and x.dim() > 2 and x.shape[at] not in self.channels and any(
+            size in self.channels for size in beside)
 
     def _findings(self, module: torch.nn.Module, given: Tuple[Any, Any], reading: Reading,
                   out: Tensors) -> Dict[str, Finding]:
@@ -232,13 +282,20 @@ class _Explorer:
         return findings
 
 
+def _plainness(findings: Mapping[str, Finding]) -> Tuple[int, int]:
+    return sum(f.is_free for f in findings.values()), sum(f.is_apart for f in findings.values())
+
+
 def _turned(ways: Mapping[str, List[List[Folded]]], turn: int) -> Dict[str, Sequence[Folded]]:
     return {at: [way[min(turn, len(way) - 1)] if way else () for way in axes] for at, axes in ways.items()}
 
 
 def _written(made: Module, reading: Reading, tensors: Tensors, out: Tensors, names: List[str]) -> None:
-    made.given = {as_argument(at, names): _text(reading.given[at]) for at in tensors}
-    made.out = {at: _text(reading.out[at]) for at in out}
+    made.given = {as_argument(at, names): _text(reading.given[at], x) for at, x in tensors.items()}
+    made.out = {at: _text(reading.out[at], y) for at, y in out.items()}
+    for at, y in list(out.items())[:1]:
+        plain = [size for size, axis in zip(y.shape, reading.out[at]) if not axis]
+        made.channels = (plain or [*y.shape, 0])[-1] if y.dim() else 0
     made.numbered = {as_argument(at, names): dim for at, x in tensors.items()
                      for dim in [numbered(x, reading.given[at])] if dim}
     for axes in (*reading.given.values(), *reading.out.values()):
@@ -247,11 +304,13 @@ def _written(made: Module, reading: Reading, tensors: Tensors, out: Tensors, nam
                 made.extents.update(zip(part.dims, part.extents))
 
 
-def _text(axes: Any) -> str:
-    """`(b f) l+h w _`, as Split and its like have it where nothing stands beside something."""
+def _text(axes: Any, x: torch.Tensor) -> str:
+    """`(b f) (l + h w) (1 + h w) _`: parts that stand one behind another, tokens of a class by their number."""
     words = []
-    for axis in axes:
+    for axis, size in zip(axes, x.shape):
         parts = [" ".join(part.dims) for part in axis]
-        words.append(f"({parts[0]})" if len(parts) == 1 and " " in parts[0] else
-                     f"({' + '.join(parts)})" if parts else "_")
-    return " ".join(word[1:-1] if word.startswith("(") and " " not in word else word for word in words)
+        first, rest = (axis[0].begin, size - sum(part.length for part in axis)) if axis else (0, 0)
+        parts = [*([str(first)] if first else []), *parts, *([str(rest - first)] if rest > first else [])]
+        word = " + ".join(parts) or "_"
+        words.append(f"({word})" if " " in word else word)
+    return " ".join(words)

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
-from typing import Any, FrozenSet, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Sequence, Tuple
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -30,6 +30,7 @@ class Call:
     module: str
     given: List[Passed]
     out: List[Passed] = field(default_factory=list)
+    numbers: Dict[str, int] = field(default_factory=dict)  #: arguments that are one
     ended: int = 0  #: place in the order of their ends
 
 
@@ -119,7 +120,9 @@ def flow_of(model: torch.nn.Module, args: Any, kwargs: Mapping[str, Any], stages
             open_calls.append(len(flow.calls))
             flow.calls.append(Call(name, [
                 Passed(as_argument(at, names), tuple(x.shape), getattr(x, _FROM, _None))
-                for values in (given, named) for at, x in tensors_of(values).items()]))
+                for values in (given, named) for at, x in tensors_of(values).items()], numbers={
+                    as_argument(str(at), names): value for at, value in (*enumerate(given), *named.items())
+                    if type(value) is int}))
 
         def leave(_: Any, given: Any, named: Any, out: Any, name: str = name) -> None:
             within.pop()

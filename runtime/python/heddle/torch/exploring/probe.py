@@ -26,6 +26,22 @@ class Finding:
     def is_free(self) -> bool:
         return self.kind == "free"
 
+    @property
+    def is_apart(self) -> bool:
+        """No row reaches another one, whatever the module does with fewer of them."""
+        return self.is_free or self.kind == "unknown" and "on fewer rows" in self.why
+
+    def joined(self, other: "Finding") -> "Finding":
+        """What holds for a call of this kind and for a later one."""
+        if self.kind == other.kind:
+            return other if other.rows * other.times > self.rows * self.times else self
+        rank = ["free", "table", "halo", "causal", "reduction", "mixes", "unknown"].index
+        worse = max(self, other, key=lambda each: rank(each.kind))
+        if rank(min(self.kind, other.kind, key=rank)) >= rank("halo") and worse.kind not in ("mixes", "unknown"):
+            return Finding("mixes", f"{self} in one call, {other} in another")
+        return worse if worse is self else Finding(other.kind, f"in a later call: {other.why or other}", other.rows,
+                                                   other.times)
+
     def __str__(self) -> str:
         return f"halo of {self.rows}" if self.kind == "halo" else self.kind
 
@@ -36,6 +52,9 @@ class Reading:
 
     given: Dict[str, Sequence[Folded]]
     out: Dict[str, Sequence[Folded]] = field(default_factory=dict)
+
+    def key(self) -> Any:
+        return tuple((at, tuple(axes)) for side in (self.given, self.out) for at, axes in side.items())
 
     def dims(self) -> Set[str]:
         return {name for axes in (*self.given.values(), *self.out.values()) for axis in axes

@@ -42,8 +42,13 @@ class Fused:
         beside: Set[str] = set()
         seen: Set[str] = set()  # a mask may have rows twice, which steps cannot name
         for axis in words_of(text):
-            names = [self.named(part) for part in axis]
-            if len(axis) == 1 and names[0] is not None and not seen & set(names[0]):
+            tokens = [part[0].isdecimal() for part in axis]  # of a class
+            names = [self.named(part) for part, is_token in zip(axis, tokens) if not is_token]
+            if len(axis) == 2 and len(names) == 1 and names[0] is not None and not seen & set(names[0]):
+                seen |= set(names[0])
+                words.append("(" + " + ".join(" ".join(names[0]) if not is_token else part[0]
+                                              for part, is_token in zip(axis, tokens)) + ")")
+            elif len(axis) == 1 and names[0] is not None and not seen & set(names[0]):
                 seen |= set(names[0])
                 words.append(f"({' '.join(names[0])})" if len(names[0]) > 1 else names[0][0])
             else:

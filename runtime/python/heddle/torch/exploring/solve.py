@@ -28,19 +28,26 @@ class Part:
 Folded = Tuple[Part, ...]  #: of an axis; none: channels
 
 
-def extents_of(axes: Axes, shapes: Shapes) -> Dict[str, List[int]]:
+Extents = Dict[str, Dict[int, Set[int]]]  #: of a dim, inside; and what each is with the dim's other extent
+
+
+def extents_of(axes: Axes, shapes: Shapes) -> Extents:
     """Those that a dim may have inside: the argument's own, what it has where it is alone, patches, every fourth
     frame and the first."""
-    found: Dict[str, List[int]] = {}
+    found: Extents = {}
     for name, given in axes.dims.items():
-        alone = [size for key, shape in shapes.items() for at, size in enumerate(shape)
-                 if size <= given.extent and depends_on(axes, shapes, key, at) == {name}] if given.step else []
+        extent, other = given.extent, given.extent + given.step
+        mine = found[name] = {extent: {other}}
         if name == "b":
-            found[name] = [given.extent]
             continue
-        patched = [given.extent // p for p in _PATCHES if given.extent % p == 0]
-        fourth = [(given.extent - 1) // p + 1 for p in (2, 4, 8) if (given.extent - 1) % p == 0]
-        found[name] = list(dict.fromkeys([given.extent, *patched, *fourth, *alone]))
+        for p in (p for p in _PATCHES if extent % p == 0):
+            mine.setdefault(extent // p, set()).add(other // p)
+        for p in (p for p in (2, 4, 8) if (extent - 1) % p == 0):
+            mine.setdefault((extent - 1) // p + 1, set()).add((other - 1) // p + 1)
+        for key, shape in shapes.items() if given.step else ():
+            for at, size in enumerate(shape):
+                if size <= extent and depends_on(axes, shapes, key, at) == {name}:
+                    mine.setdefault(size, set()).add(axes.shapes[name][key][at])
     return found
 
 
@@ -56,7 +63,7 @@ def depends_on(axes: Axes, shapes: Shapes, key: str, at: int) -> Optional[Set[st
     return found
 
 
-def solved(size: int, others: Mapping[str, int], axes: Axes, extents: Mapping[str, List[int]]) -> List[Folded]:
+def solved(size: int, others: Mapping[str, int], axes: Axes, extents: Extents) -> List[Folded]:
     """Ways to read an axis, the plainest first. `others`: what it is with the other extent of each of its dims."""
     names = [name for name in axes.dims if name in others]
     fixed = [name for name, given in axes.dims.items() if given.step == 0 and given.extent > 1]
@@ -66,15 +73,15 @@ def solved(size: int, others: Mapping[str, int], axes: Axes, extents: Mapping[st
             if names or chosen:
                 folded = [name for name in axes.dims if name in names or name in chosen]
                 ways += _read(size, folded, others, axes, extents)
-        if ways:
-            return ways
+        if ways:  # rather without tokens
+            return [way for way in ways if sum(part.length for part in way) == size] or ways
     if len(names) == 1 and size > axes.dims[names[0]].extent:  # more rows than it was given
         return [(Part(0, (names[0],), (size,)),)]
     return []
 
 
 def _read(size: int, names: List[str], others: Mapping[str, int], axes: Axes,
-          extents: Mapping[str, List[int]]) -> List[Folded]:
+          extents: Extents) -> List[Folded]:
     for beside in range(min(len(names) - 1, 2) + 1):
         for apart in itertools.combinations(reversed(names), beside):
             if any(name == "b" or others.get(name, size + axes.dims[name].step) != size + axes.dims[name].step
@@ -91,31 +98,34 @@ def _read(size: int, names: List[str], others: Mapping[str, int], axes: Axes,
 
 
 def _product(size: int, names: List[str], others: Mapping[str, int],
-             extents: Mapping[str, List[int]]) -> Optional[Tuple[int, ...]]:
+             extents: Extents) -> Optional[Tuple[int, ...]]:
     """Extents with this product, of which another extent of a dim gives the other size."""
     fits = [each for each in itertools.product(*(extents[name] for name in names)) if math.prod(each) == size > 0
-            and all(others.get(name, 0) % (size // extent) == 0 for name, extent in zip(names, each))]
+            and all(name not in others or any(others[name] == size // extent * other for other in extents[name][extent])
+                    for name, extent in zip(names, each))]
     if not fits:
         return None
     return min(fits, key=lambda each: _uneven(names, each, extents))
 
 
-def _uneven(names: List[str], each: Tuple[int, ...], extents: Mapping[str, List[int]]) -> Tuple[float, int]:
+def _uneven(names: List[str], each: Tuple[int, ...], extents: Extents) -> Tuple[float, int]:
     """h and w shrink alike, b and f rather not."""
-    shrunk = {name: extents[name][0] / extent for name, extent in zip(names, each) if extent}
+    shrunk = {name: next(iter(extents[name])) / extent for name, extent in zip(names, each) if extent}
     alike = abs(math.log(shrunk.get("h", 1) / shrunk.get("w", 1))) if "h" in shrunk and "w" in shrunk else 0.0
     return (alike + 3 * abs(math.log(shrunk.get("b", 1))), -min(each))
 
 
 def _orders(names: List[str], extents: Tuple[int, ...], apart: List[Tuple[str, int]], tokens: int) -> List[Folded]:
-    main = (tuple(names), extents)
+    """Dims in the order of the arguments, and with the first one last; texts and tokens on either side."""
+    mains = [(tuple(names), extents)]
+    if len(names) > 1 and "b" not in names:
+        mains.append(((*names[1:], names[0]), (*extents[1:], extents[0])))
     texts = [((name,), (extent,)) for name, extent in apart]
-    rows = [*texts, main], [main, *texts]
     ways: List[Folded] = []
-    for order in rows if texts else rows[:1]:
-        for first in (tokens, 0) if tokens else (0,):
+    for is_behind, first in itertools.product((False, True) if texts else (False,), (tokens, 0) if tokens else (0,)):
+        for main in mains:
             begin, parts = first, []
-            for dims, each in order:
+            for dims, each in [main, *texts] if is_behind else [*texts, main]:
                 parts.append(Part(begin, dims, each))
                 begin += math.prod(each)
             ways.append(tuple(parts))

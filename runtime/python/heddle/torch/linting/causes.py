@@ -10,6 +10,7 @@ from ...errors import Error, MismatchError
 from ..attending import Attend
 from ..hooks import matching
 from ..modules import Gather, Switch, pairs_of
+from ..sums import NORMS
 from .known import Known
 from .pieces import Held
 from .watched import Seen, Watched
@@ -128,8 +129,7 @@ class _Cause:
             after = ", 0" if "causal" in kinds else ""
             text, rows = self.known.text(module, held[0].place, held[0].shape, cut[0]), self.known.reach(module, cut[0])
             return f"Halo('{held[0].place}', '{text}', '{cut[0]}', {rows}{after}) at '{module}'"
-        if kinds == {"reduction"} and self.types[module] in ("GroupNorm", "InstanceNorm1d", "InstanceNorm2d",
-                                                             "InstanceNorm3d"):
+        if kinds == {"reduction"} and self.types[module] in NORMS:
             return f"Sums('{cut[0]}') at '{module}'"
         return None
 

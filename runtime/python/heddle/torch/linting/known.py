@@ -43,7 +43,7 @@ class Known:
         read, names = self._read(module, place), self._names(module)
         if read is not None and self._fused is not None:
             words = words_of(self._fused.text(read)[0])
-            axes = [" ".join(names.get(name, name) for part in axis for name in part) for axis in words]
+            axes = [" + ".join(" ".join(names.get(name, name) for name in part) for part in axis) for axis in words]
             axes = [axis if " " in axis or axis in ("b", *self.sizes) else "" for axis in axes]
             if sum(dim in axis.split() for axis in axes) == 1 and len(axes) == len(shape):
                 return " ".join(f"({axis})" if " " in axis else axis or "_" for axis in axes)

@@ -1,9 +1,9 @@
-"""Plans that cut one dim from a model's arguments to its results: what mixes it has rows of neighbours, sums, or
-attention of all ranks, or the whole where nothing of these serves."""
+"""Plans that cut one dim all the way, from a model's arguments to its results or from the first stage to the last: what
+mixes it has rows of neighbours, sums, or attention of all ranks, or the whole where nothing of these serves."""
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 
@@ -12,12 +12,11 @@ from ..attending import Attend
 from ..exploring.exploration import Exploration, Module
 from ..exploring.rows import words_of
 from ..halo import Halo, Numbered
-from ..modules import Extent, Gather, Split
-from ..sums import Sums
+from ..modules import Extent, Gather, Sizes, Split
+from ..sums import NORMS, Sums
 from .plan import Plan
 
 Steps = List[Tuple[str, Any]]
-_NORMS = "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"
 
 
 def is_near(found: Exploration) -> bool:
@@ -25,16 +24,17 @@ def is_near(found: Exploration) -> bool:
     return any(seen.kind in ("halo", "reduction") for module in found.modules.values() for seen in module.dims.values())
 
 
-def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: str,
-                saved: int) -> Iterator[List[Plan]]:
-    """Of every dim of the arguments, those together, and first, of which the fewest modules want the whole."""
+def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: str, saved: int,
+                within: bool = False) -> Iterator[List[Plan]]:
+    """Of every dim of the arguments, those together, and first, of which the fewest modules want the whole. `within`:
+    from the first stage to the last."""
     from .found import merged
     drafts = []
     for dim in found.dims:
         draft = _Along(found, model, dim, size, method, saved)
-        if dim != "b" and dim not in found.fixed and draft.is_sequence():
+        if dim != "b" and (dim in found.sequence() if within else draft.is_sequence()):
             try:
-                draft.make()
+                draft.make(within)
             except UnsupportedError:
                 continue
             drafts.append(draft)
@@ -49,6 +49,7 @@ class _Along:
         self._size, self._method, self._saved = size, method, saved
         self.steps: Steps = []
         self._numbers: Steps = []
+        self._named: Set[str] = set()  # dims that texts have beside this one
         extents = [n for n in (module.extents.get(dim, 0) for module in found.modules.values())
                    if n > 0 and (n % found.dims[dim] == 0 or found.dims[dim] % n == 0)]
         #: rows of the arguments that go together, so that inner tensors which have fewer have whole numbers of them
@@ -72,12 +73,37 @@ class _Along:
         if self._numbers:
             yield self.steps
 
-    def make(self) -> None:
-        root = self.found[""]
+    def make(self, within: bool) -> None:
         if self._rows < 2:
             raise UnsupportedError(f"{self.dim} has {self._rows} rows that can be cut")
-        scaled = f"({self.dim} {self._unit})"
-        self.steps = [("", Split(name, self._text(text).replace(f"({self.dim} _)", scaled), self.dim))
+        ends = self._stages() if within else self._model()
+        if not any(isinstance(step, (Attend, Halo, Sums, Gather)) for _, step in self.steps):
+            raise UnsupportedError(f"nothing mixes {self.dim}")
+        self.steps = self._sizes() + self.steps + ends
+
+    def _stages(self) -> Steps:
+        """From what comes whole into them to the results of the last."""
+        sizes: Steps = [("", Sizes(name, self._whole(text))) for name, text in self.found[""].given.items()
+                        if any(axis == [(self.dim,)] for axis in words_of(text))]
+        self.steps = sizes[:1]
+        names = [stage.name for stage in self.found.stages()]
+        calls = [call for call in self.found.flow.calls if call.module in names]
+        for call in calls:
+            given = self.found[call.module].given
+            self.steps += [(call.module, Split(at.name, self._text(given[at.name]), self.dim)) for at in call.given
+                           if not at.stages and self._has(given.get(at.name, ""))]
+            extents = self.found[call.module].extents
+            self.steps += [(call.module, Extent(name, self.dim)) for name, value in call.numbers.items()
+                           if [dim for dim, extent in extents.items() if extent == value] == [self.dim]]
+        for name in dict.fromkeys(call.module for call in calls):
+            self._visit(name)
+        last = self.found[calls[-1].module] if calls else None
+        return [(last.name, Gather(_place(name), self._text(text), self.dim)) for name, text in last.out.items()
+                if self._has(text)] if last else []
+
+    def _model(self) -> Steps:
+        root = self.found[""]
+        self.steps = [("", Split(name, self._whole(text), self.dim))
                       for name, text in sorted(root.given.items(), key=lambda each: "(" in each[1]) if self._has(text)]
         self.steps += [("", Extent(name, self.dim)) for name, value in self.found.given[1].items()
                        if type(value) is int and value == self.found.dims[self.dim] and self._unit == 1]
@@ -85,16 +111,11 @@ class _Along:
             raise UnsupportedError(f"no argument has {self.dim}")
         ends = [("", Gather(_place(name), self._text(text), self.dim)) for name, text in root.out.items()
                 if self._has(text)]
-        for name in self._children(""):
+        for name in self.found.children(""):
             self._visit(name)
         if not any(isinstance(step, (Attend, Halo, Sums)) for _, step in self.steps):
             raise UnsupportedError(f"nothing that mixes {self.dim} would do with less than the whole")
-        self.steps += ends
-
-    def _children(self, name: str) -> List[str]:
-        """Modules that are called by this one's own code."""
-        below = [other for other in self.found.modules if other != name and (not name or other.startswith(f"{name}."))]
-        return [other for other in below if not any(other.startswith(f"{more}.") for more in below)]
+        return ends
 
     def _visit(self, name: str) -> None:
         module = self.found[name]
@@ -104,13 +125,14 @@ class _Along:
         if seen is None or seen.kind == "table":
             return
         if seen.is_free:
-            for child in self._children(name):
+            for child in self.found.children(name):
                 self._visit_numbers(child)
             return
-        children = self._children(name)
+        children = self.found.children(name)
         attends = any(each.module == name for each in self.found.flow.attentions)
         is_by_children = any(map(self._is_mixing, children)) or bool(children) and "it raises" in seen.why
-        is_by_children = is_by_children and all(map(self._is_whole, children))
+        is_by_children = is_by_children and all(
+            self._is_whole(child) and self._has_tokens(child) <= self._has_tokens(name) for child in children)
         own = self._own(module) if attends or not is_by_children else []
         self.steps += own
         if is_by_children and not any(isinstance(step, Gather) for _, step in own):
@@ -124,19 +146,26 @@ class _Along:
     def _is_mixing(self, name: str) -> bool:
         seen = self.found[name].dims.get(self.dim)
         return seen is not None and not seen.is_free and seen.kind != "table" or any(
-            map(self._is_mixing, self._children(name)))
+            map(self._is_mixing, self.found.children(name)))
 
     def _is_whole(self, name: str) -> bool:
-        """Does it take rows that a rank can have its block of, none that its parent has put beside them?"""
+        """Does it take rows that a rank can have its block of, and none of all with all, which attention makes?"""
         call = next((call for call in self.found.flow.calls if call.module == name), None)
         for passed in call.given if call else ():
             words = words_of(self.found[name].given.get(passed.name, ""))
-            if any(axis == [(self.dim,)] and n % self._rows for axis, n in zip(words, passed.shape)):
+            if any(axis == [(self.dim,)] and n % self._rows for axis, n in zip(words, passed.shape)) or sum(
+                    any(self.dim in part for part in axis) for axis in words) > 1:
                 return False
         return True
 
+    def _has_tokens(self, name: str) -> bool:
+        """Rows beside those of the dim: if its parent has none, it has put them there, as a padding."""
+        return any(part[0].isdecimal() for text in self.found[name].given.values() for axis in words_of(text)
+                   if any(self.dim in part for part in axis) for part in axis)
+
     def _own(self, module: Module) -> Steps:
         """What the module's own code does."""
+        module.need_one_way()
         seen, name = module.dims[self.dim], module.name
         given = [at for at, text in module.given.items() if self._has(text)]
         out = [at for at, text in module.out.items() if self._has(text)]
@@ -151,9 +180,9 @@ class _Along:
             if seen.kind in ("halo", "causal"):
                 reach = seen.rows * seen.times
                 return [(name, Halo(given[0], text, self.dim, reach, 0 if seen.kind == "causal" else reach, **ends))]
-            if seen.kind == "unknown" and "on fewer rows" in seen.why:
+            if seen.is_apart:
                 return [(name, Numbered(given[0], text, self.dim, **ends))]
-        if not attentions and seen.kind == "reduction" and type(self._modules[name]).__name__ in _NORMS:
+        if not attentions and seen.kind == "reduction" and type(self._modules[name]).__name__ in NORMS:
             return [(name, Sums(self.dim))]
         self.gathers += 1
         return [*((name, Gather(at, self._text(module.given[at]), self.dim)) for at in given),
@@ -170,15 +199,39 @@ class _Along:
             if not here:
                 words.append("b" if axis == [("b",)] else "_")
                 continue
-            if len(axis) > 1:
+            tokens = [part[0] if part[0].isdecimal() else "" for part in axis]
+            if len(axis) > 2 or len(axis) == 2 and not any(tokens):
                 raise UnsupportedError(f"'{text}' has {self.dim} beside other rows")
-            words.append(self._axis(here[0]))
+            word = " + ".join(token or self._axis(here[0]).strip("()") for token in tokens)
+            words.append(f"({word})" if " " in word else word)
         return " ".join(words)
+
+    def _whole(self, text: str) -> str:
+        """Of an argument of the model, whose rows go together by so many."""
+        words = self._text(text).split() if "(" not in self._text(text) else []
+        if self._unit > 1 and self.dim in words:
+            return " ".join(f"({self.dim} {self._unit})" if word == self.dim else word for word in words)
+        return self._text(text).replace(f"({self.dim} _)", f"({self.dim} {self._unit})")
+
+    def _is_plain(self, dim: str) -> bool:
+        """Is its extent inside that of an argument, which has it in an axis of its own?"""
+        return all(module.extents.get(dim, self.found.dims[dim]) == self.found.dims[dim]
+                   for module in self.found.modules.values()) and any(
+            axis == [(dim,)] for text in self.found[""].given.values() for axis in words_of(text))
+
+    def _sizes(self) -> Steps:
+        """Of dims that steps name beside this one."""
+        return [("", Sizes(name, " ".join(dim if axis == [(dim,)] else "_" for axis in words_of(text))))
+                for dim in sorted(self._named) for name, text in self.found[""].given.items()
+                if any(axis == [(dim,)] for axis in words_of(text))]
 
     def _axis(self, part: Tuple[str, ...]) -> str:
         at = part.index(self.dim)
         before = ["b"] if part[:at] == ("b",) else ["_"] if at else []
         behind = ["_"] if len(part) > at + 1 or self._is_scaled else []
+        if before == ["_"] and behind and at == 1 and self._is_plain(part[0]):
+            before = [part[0]]  # else nobody can tell two apart
+            self._named.add(part[0])
         words = [*before, self.dim, *behind]
         return f"({' '.join(words)})" if len(words) > 1 else words[0]
 

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
+import re
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from ...errors import ArgumentError, UnsupportedError
 from ..attending import Attend
@@ -16,24 +17,25 @@ if TYPE_CHECKING:
 
 def attended_plans(draft: "Draft", schedule: "Schedule", size: int, method: str, saved: int) -> Iterator[Plan]:
     from .found import merged
-    main, text = _rows(draft)
+    main, text, alike = _rows(draft)
     orders = [(main,)] if text is None else [(text, main), (main, text)]
-    heads = min(each.kv_heads for name in _attending(draft, main, text) for each in name[1])
-    chosen, why = _method(draft, schedule, method, heads, size)
+    heads = min(each.kv_heads for name in _attending(draft, main, text, alike) for each in name[1])
+    chosen, why = _method(draft, schedule, method, heads, size) if not alike else (
+        "gather-kv", f"gather-kv, since {alike} before them are alike on every rank")
     for over, gather in itertools.product(orders, draft.gathers(main)):
         steps = _splits(draft, main, text, over)
-        for module, calls in _attending(draft, main, text):
+        for module, calls in _attending(draft, main, text, alike):
             rows = {each.rows for each in calls}
             whole = sum(draft.extents[name] for name in over)
             steps.append((module, Attend(over[0] if len(over) == 1 else over if rows == {whole} else main, chosen,
-                                         saved)))
+                                         saved, alike)))
         steps.append(gather)
         yield Plan(merged([*draft.sizes(steps), *steps]),
                    f"{draft.found.model}: rows of {' and '.join(over)} are cut, {why}")
 
 
-def _rows(draft: "Draft") -> Tuple[str, Optional[str]]:
-    """The dim of the activation, and that of text whose rows attend with it."""
+def _rows(draft: "Draft") -> Tuple[str, Optional[str], int]:
+    """The dim of the activation, that of text whose rows attend with it, and how many tokens of a class do."""
     names = [name for name in draft.fused.parts if name != "b" and draft.extents.get(name, 0) > 1]
     sizes = {(each.rows, each.keys) for stage in draft.stages
              for each in _within(draft, stage.name)}
@@ -43,22 +45,32 @@ def _rows(draft: "Draft") -> Tuple[str, Optional[str]]:
     pairs = [(a, b) for a in main for b in names if a != b and any(
         rows == keys == draft.extents[a] + draft.extents[b] for rows, keys in sizes)]
     if pairs:  # the model returns rows of the one, and text is beside it
-        return max(pairs, key=lambda pair: (draft.fused.parts[pair[0]][0] in result.split(), draft.extents[pair[0]]))
-    alone = [name for name in main if (draft.extents[name], draft.extents[name]) in sizes]
+        return (*max(pairs, key=lambda pair: (draft.fused.parts[pair[0]][0] in result.split(),
+                                              draft.extents[pair[0]])), 0)
+    alone = [(name, more) for name in main for more in _tokens(draft, name)
+             if (draft.extents[name] + more,) * 2 in sizes]
     if not alone:
         raise UnsupportedError(f"{draft.found.model}: '{draft.stages[0].name}' mixes "
                                f"{' '.join(draft.stages[0].mixed)}, and no scaled_dot_product_attention of torch in it "
                                "has rows of them: wanted stages that leave a dim free, or attend by it")
-    return max(alone, key=lambda name: draft.extents[name]), None
+    name, more = max(alone, key=lambda each: draft.extents[each[0]])
+    return name, None, more
+
+
+def _tokens(draft: "Draft", name: str) -> Set[int]:
+    """How many rows stand before those of a dim between stages."""
+    texts = [at.text for number in draft.calls for at in draft.tensors(draft.flow.calls[number], "given")]
+    found = [re.search(rf"\((\d+) \+ {name}\)", text) for text in texts]
+    return {int(each[1]) for each in found if each} or {0}
 
 
 def _within(draft: "Draft", stage: str) -> List[Any]:
     return [each for each in draft.flow.attentions if each.module == stage or each.module.startswith(f"{stage}.")]
 
 
-def _attending(draft: "Draft", main: str, text: Optional[str]) -> List[Tuple[str, List[Any]]]:
+def _attending(draft: "Draft", main: str, text: Optional[str], alike: int) -> List[Tuple[str, List[Any]]]:
     """Modules of stages whose attention sees rows that are cut."""
-    whole = {draft.extents[main], draft.extents[main] + (draft.extents[text] if text else 0)}
+    whole = {draft.extents[main] + alike, draft.extents[main] + (draft.extents[text] if text else alike)}
     found: Dict[str, List[Any]] = {}
     for stage in draft.stages:
         for each in _within(draft, stage.name):

@@ -12,6 +12,7 @@ from ...errors import ArgumentError, UnsupportedError
 from ...line import mesh_of
 from ...machine import MachineLike
 from ...schedule import Schedule
+from ..beside import apart
 from ..exploring.exploration import Exploration
 from ..exploring.flow import Call, Passed
 from ..modules import Gather, Sizes
@@ -33,30 +34,62 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
     grid = mesh_of(mesh)
     if grid.naxes != 1:
         raise ArgumentError(f"the mesh is {mesh}, wanted one axis: [sp=4]")
-    size = grid.axis[0].size
-    tried: List[Tuple[Plan, Proof]] = []
-    if schedule is None and is_near(found):
-        for plans in along_plans(found, model, size, method, saved_forwards):
-            quick = [(_quickly(model, plan, found), plan) for plan in plans]
-            tried += [(plan, proof) for proof, plan in quick if not proof]
-            for _, plan in sorted((each for each in quick if each[0]), key=lambda each: each[0].bytes_total):
-                plan.proof = prove(model, plan, *found.given[0], ranks=min(max(size, 2), 3), **found.given[1])
-                if plan.proof:
-                    return plan
-                tried.append((plan, plan.proof))
-    draft = Draft(found, model)
     if schedule is not None and schedule.mesh != mesh:
         raise ArgumentError(f"the schedule of {schedule.model} is for {schedule.mesh}, and the ranks are {mesh}")
-    if schedule is None:
-        schedule = draft.scheduled(mesh, machine, sizes, method)
-    for plan in itertools.islice(draft.plans(schedule, size, method, saved_forwards), _TRIES_MAX):
-        proof = _proved(model, plan, found, min(size, 3))
-        if proof:
-            plan.proof, plan.schedule = proof, schedule
-            return plan
-        tried.append((plan, proof))
-    said = f"the best of {len(tried)} plans does not hold on {tried[0][1]}" if tried else "no plan is known for it"
-    raise UnsupportedError(f"{found.model} on {mesh}: {said}")
+    search = _Search(found, model, mesh, grid.axis[0].size, method, saved_forwards)
+    plan = search.along(False) if schedule is None and is_near(found) else None
+    if plan is None:
+        try:
+            plan = search.drafted(schedule, machine, sizes)
+        except UnsupportedError as error:
+            search.why = str(error)
+    plan = plan or (search.along(True) if schedule is None else None)
+    if plan is None:
+        raise search.refused()
+    return plan
+
+
+class _Search:
+    """Plans of one model, until one holds."""
+
+    def __init__(self, found: Exploration, model: torch.nn.Module, mesh: str, size: int, method: str, saved: int):
+        self._found, self._model, self._mesh, self._size = found, model, mesh, size
+        self._method, self._saved = method, saved
+        self._tried: List[Tuple[Plan, Proof]] = []
+        self.why = ""
+
+    def refused(self) -> UnsupportedError:
+        tried = self._tried
+        if not tried:
+            return UnsupportedError(self.why or f"{self._found.model} on {self._mesh}: no plan is known for it")
+        return UnsupportedError(f"{self._found.model} on {self._mesh}: the best of {len(tried)} plans does not hold on "
+                                f"{tried[0][1]}")
+
+    def along(self, within: bool) -> Optional[Plan]:
+        found, model = self._found, self._model
+        for plans in along_plans(found, model, self._size, self._method, self._saved, within):
+            quick = [(_quickly(model, plan, found), plan) for plan in plans]
+            self._tried += [(plan, proof) for proof, plan in quick if not proof]
+            for _, plan in sorted((each for each in quick if each[0]), key=lambda each: each[0].bytes_total):
+                plan.proof = prove(model, plan, *found.given[0], ranks=min(max(self._size, 2), 3), **found.given[1])
+                if plan.proof:
+                    return plan
+                self._tried.append((plan, plan.proof))
+        return None
+
+    def drafted(self, schedule: Optional[Schedule], machine: Optional[MachineLike], sizes: str) -> Optional[Plan]:
+        """By the planner's schedule."""
+        draft = Draft(self._found, self._model)
+        if schedule is None:
+            schedule = draft.scheduled(self._mesh, machine, sizes, self._method)
+        plans = draft.plans(schedule, self._size, self._method, self._saved)
+        for plan in itertools.islice(plans, _TRIES_MAX):
+            proof = _proved(self._model, plan, self._found, min(self._size, 3))
+            if proof:
+                plan.proof, plan.schedule = proof, schedule
+                return plan
+            self._tried.append((plan, proof))
+        return None
 
 
 def _quickly(model: torch.nn.Module, plan: Plan, found: Exploration) -> Proof:
@@ -78,7 +111,7 @@ class _At:
     beside: Set[str]
 
     def holds(self, dim: str) -> bool:
-        return dim in Dims(self.text).names
+        return dim in Dims(apart(self.text)[0]).names
 
 
 class Draft:
@@ -90,6 +123,8 @@ class Draft:
         if not self.stages:
             raise UnsupportedError(f"{found.model}: no module of a list of modules has rows of a sequence, wanted some "
                                    "that can be stages: name the dims, explore(..., dims={...})")
+        for stage in self.stages:
+            stage.need_one_way()
         self.fused = found.fused()
         self.extents: Dict[str, int] = {}
         for stage in self.stages:
@@ -143,7 +178,8 @@ class Draft:
     def sizes(self, steps: Steps) -> Steps:
         """What has to be learned before, since steps find it folded with others: from tensors before the stages."""
         wanted = {name for _, step in steps for text in (getattr(step, "dims", ""), getattr(step, "as_", None) or "")
-                  if text and "+" not in text for group in Dims(text).groups if len(group) > 1 for name in group
+                  for text in [apart(text)[0]] if text and "+" not in text
+                  for group in Dims(text).groups if len(group) > 1 for name in group
                   if not name.startswith("any")}
         made: Steps = []
         for call in self.flow.calls[: self.calls[0]]:

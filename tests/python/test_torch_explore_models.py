@@ -1,0 +1,245 @@
+"""Whole models of known kinds, written in plain torch: tokens of a class, folded dims in another order, pairs of
+residues. Found without hints, planned, and proved on several ranks."""
+import pathlib
+
+import pytest
+import torch
+import torch.nn.functional as F
+from ranks import fork
+from test_torch import COMMON
+
+import heddle
+import heddle.torch as ht
+from heddle.torch import Attend, Gather, Split
+
+torch.set_num_threads(1)
+WIDTH = 16
+
+
+class Attention(torch.nn.Module):
+    """Over the rows of [..., rows, c], by torch's own or in plain words."""
+
+    def __init__(self, is_plain=False):
+        super().__init__()
+        self.is_plain, self.norm = is_plain, torch.nn.LayerNorm(WIDTH)
+        self.qkv, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        shape = x.shape
+        x = x.reshape(-1, *shape[-2:])
+        q, k, v = (y.unflatten(-1, (4, -1)).transpose(1, 2) for y in self.qkv(self.norm(x)).chunk(3, -1))
+        y = torch.softmax(q @ k.mT / 2, -1) @ v if self.is_plain else F.scaled_dot_product_attention(q, k, v)
+        return self.out(y.transpose(1, 2).flatten(2)).reshape(shape)
+
+
+class Mlp(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(WIDTH)
+        self.up, self.down = torch.nn.Linear(WIDTH, 24), torch.nn.Linear(24, WIDTH)
+
+    def forward(self, x):
+        return self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Joint(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.mlp = Attention(), Mlp()
+
+    def forward(self, x):
+        x = x + self.attention(x)
+        return x + self.mlp(x)
+
+
+class Classified(torch.nn.Module):
+    """Patches of a clip behind a token of a class; the table of positions fixes all extents."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = torch.nn.Conv3d(3, WIDTH, (2, 4, 4), (2, 4, 4))
+        self.token = torch.nn.Parameter(torch.randn(1, 1, WIDTH))
+        self.positions = torch.nn.Parameter(torch.randn(1, 1 + 3 * 5 * 5, WIDTH))
+        self.layers, self.norm = torch.nn.ModuleList(Joint() for _ in range(2)), torch.nn.LayerNorm(WIDTH)
+
+    def forward(self, pixels):
+        x = self.patches(pixels.transpose(1, 2)).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(x.shape[0], 1, -1), x], 1) + self.positions
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm(x)
+
+
+class Divided(torch.nn.Module):
+    """Along frames, then over the places of each frame and a token that all frames share."""
+
+    def __init__(self, frames):
+        super().__init__()
+        self.frames, self.time, self.space, self.mlp = frames, Attention(True), Attention(True), Mlp()
+
+    def forward(self, x):
+        token, x = x[:, :1], x[:, 1:].unflatten(1, (-1, self.frames))
+        x = x + self.time(x)
+        each = torch.cat([token.expand(-1, self.frames, -1).unsqueeze(2), x.transpose(1, 2)], 2)
+        y = self.space(each.flatten(0, 1)).unflatten(0, (-1, self.frames))
+        x = x + y[:, :, 1:].transpose(1, 2)
+        x = torch.cat([token + y[:, :, 0].mean(1, keepdim=True), x.flatten(1, 2)], 1)
+        return x + self.mlp(x)
+
+
+class Patches(torch.nn.Module):
+    """Rows in the order h w f, behind a token."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv3d(3, WIDTH, (1, 4, 4), (1, 4, 4))
+        self.token = torch.nn.Parameter(torch.randn(1, 1, WIDTH))
+
+    def forward(self, pixels):
+        x = self.conv(pixels.transpose(1, 2)).permute(0, 3, 4, 2, 1).flatten(1, 3)
+        return torch.cat([self.token.expand(x.shape[0], 1, -1), x], 1)
+
+
+class DividedModel(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patches, self.layers = Patches(), torch.nn.ModuleList(Divided(7) for _ in range(2))
+
+    def forward(self, pixels):
+        x = self.patches(pixels)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class OuterProduct(torch.nn.Module):
+    """Of pairs of residues, over all sequences."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.out = torch.nn.LayerNorm(WIDTH), torch.nn.Linear(16, WIDTH)
+        self.left, self.right = torch.nn.Linear(WIDTH, 4), torch.nn.Linear(WIDTH, 4)
+
+    def forward(self, m):
+        m = self.norm(m)
+        return self.out(torch.einsum("bnic,bnjd->bijcd", self.left(m), self.right(m)).flatten(3) / m.shape[1])
+
+
+class Triangle(torch.nn.Module):
+    """z[i, j] from z[i, k] and z[j, k], or from z[k, i] and z[k, j]."""
+
+    def __init__(self, product):
+        super().__init__()
+        self.product, self.norm, self.last = product, torch.nn.LayerNorm(WIDTH), torch.nn.LayerNorm(WIDTH)
+        self.left, self.right, self.gate, self.out = (torch.nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, z):
+        x = self.norm(z)
+        y = torch.einsum(self.product, self.left(x), self.right(x))
+        return torch.sigmoid(self.gate(x)) * self.out(self.last(y))
+
+
+class Evoformer(torch.nn.Module):
+    """m[b, sequences, residues, c] beside z[b, residues, residues, c]."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_rows, self.of_columns, self.of_starts, self.of_ends = (Attention() for _ in range(4))
+        self.mlp, self.outer = Mlp(), OuterProduct()
+        self.outgoing, self.incoming = Triangle("bikc,bjkc->bijc"), Triangle("bkic,bkjc->bijc")
+
+    def forward(self, m, z):
+        m = m + self.of_rows(m)
+        m = m + self.of_columns(m.transpose(1, 2)).transpose(1, 2)
+        m = m + self.mlp(m)
+        z = z + self.outer(m)
+        z = z + self.outgoing(z)
+        z = z + self.incoming(z)
+        z = z + self.of_starts(z)
+        return m, z + self.of_ends(z.transpose(1, 2)).transpose(1, 2)
+
+
+class Pairs(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Evoformer() for _ in range(2))
+
+    def forward(self, m, z):
+        for block in self.blocks:
+            m, z = block(m, z)
+        return m, z
+
+
+def classified():
+    return Classified(), dict(pixels=torch.randn(2, 6, 3, 20, 20))
+
+
+def divided():
+    return DividedModel(), dict(pixels=torch.randn(2, 7, 3, 12, 20))
+
+
+def evoformer():
+    return Pairs(), dict(m=torch.randn(1, 5, 7, WIDTH), z=torch.randn(1, 7, 7, WIDTH))
+
+
+WANTED = {classified: ("alike=1", "rows of s are cut"), divided: ("(1 + h _)", "h is cut all the way"),
+          evoformer: ("Attend(over='h'", "h is cut all the way")}
+
+
+@pytest.mark.parametrize("made", WANTED)
+def test_found_planned_and_proved(made):
+    torch.manual_seed(0)
+    model, given = made()
+    found = ht.explore(model, **given)
+    plan = found.plan(model, "[sp=3]")
+    assert all(words in str(plan) for words in WANTED[made]), str(plan)
+    for ranks in (2, 4, 5):
+        proof = ht.prove(model, plan, ranks=ranks, **given)
+        assert proof and proof.forward < 1e-5 and proof.gradients < 1e-4 and proof.bytes_total > 0, str(proof)
+    for pattern, steps in plan.steps:  # each is needed
+        kinds = {type(step) for step in (steps if isinstance(steps, tuple) else [steps])}
+        if pattern and kinds & {Attend, Gather}:
+            fewer = [pair for pair in plan.steps if pair[0] != pattern]
+            assert not ht.prove(model, fewer, ranks=2, gradients=False, **given), pattern
+
+
+def test_a_token_of_a_class_on_ranks(tmp_path):
+    fork(tmp_path, COMMON + f"""
+import sys
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+from test_torch_explore_models import classified
+
+with heddle.Comm.open() as comm:
+    torch.manual_seed(0)
+    model, given = classified()
+    plan = ht.explore(model, **given).plan(model, comm.mesh)
+    handle, results = ht.parallelize(model, plan, comm), []
+    for is_whole in (False, True):
+        y = model(**given)
+        y.square().mean().backward()
+        if not is_whole:
+            ht.reduce_gradients(model.parameters(), sum_over=comm)
+            handle.remove()
+        results.append([y.detach(), *(p.grad for p in model.parameters())])
+        model.zero_grad()
+    for mine, whole in zip(*results):
+        assert (mine - whole).abs().max() <= 1e-5 * max(float(whole.abs().max()), 1e-2), (mine - whole).abs().max()
+print("ok", flush=True)
+""", 3)
+
+
+def test_what_is_refused_of_rows_that_are_alike():
+    model, given = classified()
+    split, gather = Split("x", "b (1 + s) c", "s"), Gather("output", "b (1 + s) c", "s")
+    for steps, words in (({"layers.0": Split("x", "b (99 + s) c", "s")}, "wanted more than 99 rows in dim 1"),
+                         ({"layers.0": Split("x", "b (1 + 2 + s) c", "s")}, "wanted names of dims"),
+                         ({"layers.0": Split("x", "b (1 + s) c", "t")}, "has no dim 't'"),
+                         ({"layers.0": (split, gather), "layers.0.attention": Attend("s", "gather-kv", alike=80)},
+                          "wanted 80 rows that are alike")):
+        proof = ht.prove(model, steps, ranks=2, **given)
+        assert not proof and words in proof.why, (steps, str(proof))
+    for arguments in (dict(over="s", alike=1), dict(over=("l", "s"), method="gather-kv", alike=1),
+                      dict(over="s", method="gather-kv", alike=-1), dict(over="s", method="gather-kv", alike=True)):
+        with pytest.raises(heddle.ArgumentError) as error:
+            Attend(**arguments)
+        assert "Attend: alike is" in str(error.value), error.value
