@@ -121,8 +121,8 @@ class Attending(Mode):
                                 f"alike, and those of {rows.of[0]} behind them")
         self._ranks.is_attending = True
         try:
-            key, value = (torch.cat([x[:, :, :n], rows.of_all(x[:, :, n:])], 2)
-                          for x in as_autocast(query, key, value)[1:])
+            query, *both = as_autocast(query, key, value)
+            key, value = (torch.cat([x[:, :, :n], rows.of_all(x[:, :, n:])], 2) for x in both)
             return torch.nn.functional.scaled_dot_product_attention(
                 query, key, value, scale=scale, enable_gqa=query.shape[1] != key.shape[1])
         finally:
