@@ -210,3 +210,67 @@ assert time.time() - began < 20
 print("ok", flush=True)
 os._exit(0)  # gloo waits for who is gone
 """, 3)
+
+
+def test_exchanges_of_a_device_are_beside_its_stream(tmp_path):
+    """Who waits for whom, by streams that only say so: torch has no device here."""
+    fork(tmp_path, COMMON + """
+from heddle.torch.compat import handle
+said = []
+
+class Stream:
+    def __init__(self, name, priority=0):
+        self.name, self.priority = name, priority
+
+    def wait_stream(self, other):
+        said.append(f"{self.name} waits for {other.name}")
+
+    def record_event(self):
+        said.append(f"event of {self.name}")
+        return Event()
+
+    def wait_event(self, event):
+        said.append(f"{self.name} waits for the event")
+
+    def __enter__(self):
+        now.append(self)
+
+    def __exit__(self, *_):
+        now.pop()
+
+class Event:
+    query = lambda self: True
+
+class Tensor(torch.Tensor):
+    is_cuda, device = True, "cuda:0"
+    name = "x"
+
+    def detach(self):
+        return self
+
+    def record_stream(self, stream):
+        said.append(f"{self.name} is used by {stream.name}")
+
+def moved(x, line, back, comm):
+    said.append(f"{line} on {now[-1].name}")
+    y = torch.zeros(3).as_subclass(Tensor)
+    y.name = "y"
+    return y
+
+now, made = [Stream("main")], []
+torch.cuda.current_stream = lambda device: now[-1]
+torch.cuda.stream = lambda stream: stream
+torch.cuda.Stream = lambda device, priority: made.append(Stream("side", priority)) or made[-1]
+handle.resharded, handle.check_device = moved, lambda x, comm: None
+comm = hc.comm_of()
+x = torch.zeros(3).as_subclass(Tensor)
+first = handle.started(x, "there", "back", comm, None)
+assert said == ["side waits for main", "there on side", "event of side", "x is used by side"], said
+assert first.is_completed() and len(said) == 4  # nobody waits yet
+with Stream("other"):
+    assert first.wait().name == "y" and first().name == "y"
+assert said[4:] == ["other waits for the event", "y is used by other"] * 2, said
+second = handle.started(x, "there", "back", comm, None)
+assert len(made) == 1 and made[0].priority == -1  # one stream for all of them
+ended()
+""", 2)

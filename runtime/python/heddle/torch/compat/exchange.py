@@ -38,7 +38,8 @@ def all_to_all(x: torch.Tensor, scatter_dim: int, gather_dim: int, group: Any = 
                    sees, for models that fail without rows
     out            a dense tensor for the result; there is then no gradient
     async_op       True: a handle at once, whose `wait()` is the result. The exchange runs on a thread and a
-                   communicator of its own; until then x is left as it is
+                   communicator of its own, of a device's tensors on a stream of its own, for which the stream that is
+                   current at `wait()` waits; until then x is left as it is
     """
     ranks = ranks_of(group)
     scatter, gather = _dim(x, scatter_dim), _dim(x, gather_dim)

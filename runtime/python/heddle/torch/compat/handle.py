@@ -1,4 +1,5 @@
-"""Exchanges that run beside the program: one thread per group, with a communicator of its own."""
+"""Exchanges that run beside the program: in host memory one thread per group, with a communicator of its own; on a
+device a stream beside the program's."""
 from __future__ import annotations
 
 import functools
@@ -13,6 +14,7 @@ from ...comm import Comm
 from ..reshard import check_device, resharded
 from .groups import second_of
 
+_sides: "weakref.WeakKeyDictionary[Comm, Any]" = weakref.WeakKeyDictionary()
 _queues: "weakref.WeakKeyDictionary[Comm, queue.SimpleQueue[Any]]" = weakref.WeakKeyDictionary()
 
 
@@ -53,6 +55,34 @@ class Handle:
         self._done.set()
 
 
+class _OnSide(Handle):
+    """Of a device: enqueued on a stream of its own, behind what the program's stream has so far. What waits is the
+    stream that is current at `wait()`, not the program; memory is used again when both streams are through with it."""
+
+    def __init__(self, x: torch.Tensor, line: str, back: str, comm: Comm):
+        super().__init__()
+        side = _side_of(comm, x.device)
+        side.wait_stream(torch.cuda.current_stream(x.device))
+        with torch.cuda.stream(side):
+            self._result = resharded(x.detach(), line, back, comm)
+            self._event = side.record_event()
+        x.record_stream(side)
+        self._x, self._way = x, (line, back, comm)
+        self._done.set()
+
+    def is_completed(self) -> bool:
+        return self._event.query()
+
+    def wait(self) -> torch.Tensor:
+        assert self._result is not None
+        now = torch.cuda.current_stream(self._result.device)
+        now.wait_event(self._event)
+        self._result.record_stream(now)
+        return super().wait()
+
+    __call__ = wait
+
+
 class _Arrived(torch.autograd.Function):
     """What has come is what was sent, as far as gradients know."""
 
@@ -69,13 +99,21 @@ class _Arrived(torch.autograd.Function):
 
 def started(x: torch.Tensor, line: str, back: str, comm: Comm, group: Any) -> Handle:
     check_device(x, comm)
-    if x.is_cuda:  # where an exchange is enqueued, and nobody waits
-        return Handle(resharded(x, line, back, comm))
+    if x.is_cuda:
+        return _OnSide(x, line, back, comm)
     second = second_of(group)
     handle = Handle()
     handle._x, handle._way = x, (line, back, comm)
     _queue_of(second).put(functools.partial(handle._run, functools.partial(resharded, x.detach(), line, back, second)))
     return handle
+
+
+def _side_of(comm: Comm, device: torch.device) -> Any:
+    """One stream for all exchanges of a communicator, which then come in the same order on all ranks; before products,
+    which would leave it no room."""
+    if comm not in _sides:
+        _sides[comm] = torch.cuda.Stream(device, priority=-1)
+    return _sides[comm]
 
 
 def _queue_of(comm: Comm) -> "queue.SimpleQueue[Any]":
