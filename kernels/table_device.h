@@ -20,6 +20,7 @@
 
 #include "kernels/copy.h"
 #include "kernels/device_attention.h"
+#include "kernels/device_linear.h"
 #include "kernels/device_rows.h"
 
 #include <heddle/sys/device_products.h>
@@ -147,6 +148,13 @@ typedef struct hd_device_kernels {
     int (*arrange)(const hd_device_arrange *of, void *stream);
     int (*merge)(const hd_device_merge *of, void *stream);
     int (*log_sum)(const hd_device_log_sum *of, void *stream);
+
+    /* --- linear attention (kernels/device_linear.h) */
+
+    int (*linear)(const hd_device_linear *of, void *stream);
+    int (*linear_states)(const hd_device_linear_states *of, void *stream);
+    int (*head_norm)(const hd_device_head_norm *of, void *stream);
+    int (*head_norm_back)(const hd_device_head_norm *of, void *stream);
 
     /* --- linear layers (heddle/sys/device_products.h), in tiles of one size; no workspace */
 

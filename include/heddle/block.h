@@ -78,9 +78,9 @@ typedef struct heddle_param {
 } heddle_param;
 
 /* HEDDLE_ERR_ARG: an option is out of its range (the sentence names it). HEDDLE_ERR_UNSUPPORTED: a dtype other than F32
- * and BF16; a libheddle that was built without oneDNN; on a device: comm has none, LINEAR, heads that its kernels do
- * not take. HEDDLE_ERR_LAYOUT: the shape is malformed. HEDDLE_ERR_NOMEM. Not collective; on a device it allocates, for
- * which CUDA may wait: before ranks execute anything there. */
+ * and BF16; a libheddle that was built without oneDNN; on a device: comm has none, heads that its kernels do not take.
+ * HEDDLE_ERR_LAYOUT: the shape is malformed. HEDDLE_ERR_NOMEM. Not collective; on a device it allocates, for which CUDA
+ * may wait: before ranks execute anything there. */
 HEDDLE_CHECKED heddle_status heddle_block_create(heddle_block **out, const heddle_block_options *options);
 HEDDLE_API void heddle_block_destroy(heddle_block *block); /* NULL is legal */
 

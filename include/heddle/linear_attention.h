@@ -23,10 +23,13 @@
  * not decayed for the step to the next row. Code that follows the LASP repository sends g S instead;
  * heddle_linear_attention_state gives either. Gradients of states are gradients of S in this convention.
  *
- * Storage is f32 or bf16 with arithmetic and states in f32, or f64 with both in f64. Gradients are exact and never
+ * Storage is f32 or bf16 (on a device f16, too) with arithmetic and states in f32, or f64 with both in f64. Gradients are exact and never
  * scaled: those of a loss that is the sum over all ranks. A NaN spreads as it would in the recurrence above.
  *
- * Arrays are host memory: the stream of a call is ignored (heddle/space.h), the call returns when it is done.
+ * Arrays are where options.space says (heddle/space.h). Host memory: the stream of a call is ignored, the call returns
+ * when it is done. On a device a call enqueues. There: f32, bf16, f16; widths up to 128, of bf16 and f16 multiples of 8,
+ * whose heads begin at multiples of 16 bytes; the elements of a head lie together; what is not finite spreads over up
+ * to 64 rows beside it; receive_first is refused; chunk_rows and threads mean nothing.
  *
  * Threads: an object may be used by one thread at a time; options.threads > 1 starts and ends its own in every call.
  */
@@ -68,8 +71,8 @@ typedef struct heddle_linear_attention_options {
     int64_t chunk_rows;  /* rows worked on at once, 1..1024; 0: chosen by the widths (64..256) */
     int threads;         /* of this rank, 0..256; 0 = 1. Samples and heads are divided among them */
     int64_t deadline_ms; /* every wait; 0: the communicator's */
-    heddle_space space;  /* of the arrays; host memory; HEDDLE_ERR_UNSUPPORTED otherwise */
-    int device;          /* of that space, this rank's own; 0 on the host */
+    heddle_space space;  /* of all arrays of a call */
+    int device;          /* of that space, this rank's own: heddle_comm_device; 0 on the host */
 } heddle_linear_attention_options;
 
 HEDDLE_API void heddle_linear_attention_options_init(heddle_linear_attention_options *options);
@@ -93,7 +96,7 @@ typedef struct heddle_linear_attention heddle_linear_attention;
  *   HEDDLE_ERR_ARG          NULL; an option out of range (the sentence names it)
  *   HEDDLE_ERR_LAYOUT       shape, mesh and layout contradict one another, other than four dims, the width is sharded,
  *                           partial sums, method local with a sharded sequence
- *   HEDDLE_ERR_UNSUPPORTED  dtype; space is not host memory
+ *   HEDDLE_ERR_UNSUPPORTED  dtype; on a device: comm has none, widths, receive_first
  *   HEDDLE_ERR_MISMATCH     on every rank: they ask for different things; names the first rank and field that differ
  *   HEDDLE_ERR_NOMEM        names the bytes
  *   HEDDLE_ERR_PEER         another rank failed; its sentence
@@ -131,8 +134,9 @@ typedef enum heddle_linear_state {
 } heddle_linear_state;
 
 /* The state behind this rank's last row after a causal forward, dense [batch, heads, dk, dv] of this rank, f32 (f64 for
- * f64); on the last rank that holds rows the sequence's final state. Not collective. HEDDLE_ERR_ARG: no forward,
- * bidirectional, a NULL pointer, a convention that is neither of the two. */
+ * f64); on the last rank that holds rows the sequence's final state. out is memory of the object's
+ * space, written in the order of stream. Not collective. HEDDLE_ERR_ARG: no forward, bidirectional, a NULL pointer,
+ * memory elsewhere, a convention that is neither of the two. */
 HEDDLE_CHECKED heddle_status heddle_linear_attention_state(void *out, const heddle_linear_attention *attention,
                                                            heddle_linear_state convention, heddle_stream stream);
 

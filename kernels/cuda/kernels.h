@@ -58,6 +58,14 @@ int hd_parts_arrange(const hd_device_arrange *of, void *stream);
 int hd_parts_merge(const hd_device_merge *of, void *stream);
 int hd_parts_log_sum(const hd_device_log_sum *of, void *stream);
 
+int hd_linear_load(void);
+int hd_linear_run(const hd_device_linear *of, void *stream);
+int hd_linear_states_load(void);
+int hd_linear_states(const hd_device_linear_states *of, void *stream);
+int hd_head_norm_load(void);
+int hd_head_norm(const hd_device_head_norm *of, void *stream);
+int hd_head_norm_back(const hd_device_head_norm *of, void *stream);
+
 int hd_products_load(void);
 int hd_products_run(const heddle_product *of, const heddle_product_call *call, void *stream);
 

@@ -65,6 +65,10 @@ static heddle_status make_alone(heddle_linear_attention **out, heddle_comm *comm
                        heddle_mesh_size(mesh), heddle_comm_size(comm));
     }
     a->comm = comm;
+    plan(&a->planned, &a->problem);
+    if (a->problem.options.space == HEDDLE_SPACE_DEVICE) {
+        return HEDDLE_OK; /* what it has there comes when all have asked for the same */
+    }
     HD_TRY(hd_kernels_cpu(&kernels));
     a->kernels = hd_kernels_linear(kernels, a->problem.real);
     a->dims = (hd_linear_dims){.dk = a->problem.dk,
@@ -74,7 +78,6 @@ static heddle_status make_alone(heddle_linear_attention **out, heddle_comm *comm
     a->padded_elems = a->problem.dk * a->kernels->padded(a->problem.dv);
     HD_TRY(make_memory(a));
     a->problem.members.padded_width_v = a->kernels->padded(a->problem.dv);
-    plan(&a->planned, &a->problem);
 out:
     return st;
 }
@@ -100,6 +103,19 @@ static void tell_fields(hd_fields *fields, const heddle_linear_attention *a, con
     hd_fields_add(fields, "space", "%d", (int)p->options.space);
 }
 
+static heddle_status make_flows(heddle_linear_attention *a)
+{
+    heddle_status st = HEDDLE_OK;
+    const int shares = a->problem.method->gathers && a->problem.options.bidirectional;
+    for (int i = 0; i < 2; i++) {
+        hd_flow *twin = i == 1 && shares && a->problem.all_ones ? a->flow[0] : NULL;
+        HD_TRY(hd_flow_create(&a->flow[i], a->comm, &a->problem, a->kernels, i, twin));
+        a->workspace_bytes += a->flow[i]->allocated_bytes;
+    }
+out:
+    return st;
+}
+
 /* First what a rank can do alone, then the comparison of the ranks, then what takes all of them. */
 heddle_status heddle_linear_attention_create(heddle_linear_attention **out, heddle_comm *comm,
                                              const heddle_shape *shape, const heddle_mesh *mesh,
@@ -117,15 +133,12 @@ heddle_status heddle_linear_attention_create(heddle_linear_attention **out, hedd
         tell_fields(&fields, a, mesh, layout);
     }
     HD_TRY(hd_comm_agree_on(comm, &fields, mine));
-    const heddle_linear_attention_options *o = &a->problem.options;
-    HD_TRY(hd_comm_agree(comm, hd_device_host_only(o->space, o->device, "linear attention")));
-    if (a->problem.nranks > 1) {
-        const int shares = a->problem.method->gathers && a->problem.options.bidirectional;
-        for (int i = 0; i < 2; i++) {
-            hd_flow *twin = i == 1 && shares && a->problem.all_ones ? a->flow[0] : NULL;
-            HD_TRY(hd_flow_create(&a->flow[i], comm, &a->problem, a->kernels, i, twin));
-            a->workspace_bytes += a->flow[i]->allocated_bytes;
-        }
+    HD_TRY(hd_comm_agree(comm, hd_linear_on_check(&a->problem, comm)));
+    if (a->problem.options.space == HEDDLE_SPACE_DEVICE) {
+        HD_TRY(hd_comm_agree(comm, hd_linear_on_take_all(a)));
+        HD_TRY(hd_linear_on_make(a));
+    } else if (a->problem.nranks > 1) {
+        HD_TRY(make_flows(a));
     }
     *out = a;
     a = NULL;
@@ -139,6 +152,7 @@ void heddle_linear_attention_destroy(heddle_linear_attention *attention)
     if (attention == NULL) {
         return;
     }
+    hd_linear_on_free(attention);
     hd_flow_destroy(attention->flow[1]);
     hd_flow_destroy(attention->flow[0]);
     for (int i = 0; i < HD_STATES; i++) {
@@ -166,7 +180,6 @@ out:
 heddle_status heddle_linear_attention_state(void *out, const heddle_linear_attention *attention,
                                             heddle_linear_state convention, heddle_stream stream)
 {
-    (void)stream; /* host memory: done on return */
     const heddle_linear_attention *a = attention;
     if (out == NULL || a == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_state: %s is NULL", out == NULL ? "out" : "attention");
@@ -178,6 +191,9 @@ heddle_status heddle_linear_attention_state(void *out, const heddle_linear_atten
     if (a->forwards == 0 || a->problem.options.bidirectional) {
         return hd_fail(HEDDLE_ERR_ARG, "linear attention: %s",
                        a->forwards == 0 ? "there was no forward" : "the bidirectional form has no last state");
+    }
+    if (a->on != NULL) {
+        return hd_linear_on_state(out, a, convention == HEDDLE_LINEAR_STATE_DECAYED, stream);
     }
     int64_t elems = a->problem.dk * a->problem.dv;
     for (int64_t i = 0; i * elems < a->problem.state_elems; i++) {
@@ -221,10 +237,13 @@ heddle_status heddle_linear_attention_get_info(heddle_linear_attention_info *out
         .backward_flops = (int64_t)flops.backward,
         .wait_ns = a->wait_ns,
         .chunk_rows = a->problem.chunk_rows,
-        .kernel = a->kernels->name,
+        .kernel = a->on == NULL ? a->kernels->name : NULL,
         .why = a->problem.options.receive_first ? "the published order: receive, all work, send"
                : a->problem.nranks == 1         ? why[0]
                                                 : why[a->problem.options.method]};
+    if (a->on != NULL) {
+        hd_linear_on_inform(&info, a);
+    }
     st = hd_struct_give(out, &info, HD_STRUCT(heddle_linear_attention_info, method));
 out:
     return st;

@@ -293,10 +293,12 @@ static heddle_status take_arguments(heddle_linear_attention *a, const argument *
     if (st != HEDDLE_OK) {
         return hd_object_refuse(a->comm, a->problem.nranks, st);
     }
-    for (int i = 0; i < n; i++) {
-        *arguments[i].to = with_strides(a, arguments[i].array, arguments[i].width);
+    for (int i = 0; i < n && st == HEDDLE_OK; i++) {
+        const heddle_attention_array array = with_strides(a, arguments[i].array, arguments[i].width);
+        st = a->on != NULL ? hd_linear_on_check_array(a, &array, arguments[i].name, function) : HEDDLE_OK;
+        *arguments[i].to = array;
     }
-    return HEDDLE_OK;
+    return st == HEDDLE_OK ? st : hd_object_refuse(a->comm, a->problem.nranks, st);
 }
 
 static heddle_status give_up(heddle_linear_attention *a, heddle_status st)
@@ -308,7 +310,6 @@ heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention
                                               const heddle_attention_array *k, const heddle_attention_array *v,
                                               const heddle_attention_array *o, heddle_stream stream)
 {
-    (void)stream; /* host memory: done on return */
     heddle_linear_attention *a = attention;
     if (a == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_forward: attention is NULL");
@@ -321,7 +322,7 @@ heddle_status heddle_linear_attention_forward(heddle_linear_attention *attention
         return st;
     }
     a->has_forward = 0;
-    st = run_forward(a);
+    st = a->on != NULL ? hd_linear_on_call(a, 0, stream) : run_forward(a);
     a->has_forward = st == HEDDLE_OK;
     count(a, &a->measured.forward_messages, &a->measured.forward_bytes);
     a->forwards += st == HEDDLE_OK;
@@ -334,7 +335,6 @@ heddle_status heddle_linear_attention_backward(heddle_linear_attention *attentio
                                                const heddle_attention_array *dk, const heddle_attention_array *dv,
                                                heddle_stream stream)
 {
-    (void)stream; /* host memory: done on return */
     heddle_linear_attention *a = attention;
     if (a == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_linear_attention_backward: attention is NULL");
@@ -350,7 +350,7 @@ heddle_status heddle_linear_attention_backward(heddle_linear_attention *attentio
     if (st != HEDDLE_OK) {
         return st;
     }
-    st = run_backward(a);
+    st = a->on != NULL ? hd_linear_on_call(a, 1, stream) : run_backward(a);
     count(a, &a->measured.backward_messages, &a->measured.backward_bytes);
     a->backwards += st == HEDDLE_OK;
     return st == HEDDLE_OK ? st : give_up(a, st);

@@ -108,6 +108,7 @@ enum { HD_STATES_KV_LEFT, HD_STATES_KV_RIGHT, HD_STATES_G_RIGHT, HD_STATES_G_LEF
 
 struct heddle_linear_attention {
     hd_linear_problem problem;
+    struct hd_linear_on *on; /* what it has on its device, instead of all below (linear_on.h); NULL: it is the host's */
     const hd_linear_kernels *kernels;
     heddle_comm *comm;
     hd_flow *flow[2]; /* rightward, leftward */
@@ -153,5 +154,19 @@ void hd_linear_total(heddle_linear_attention *a, int thread, int which, int64_t 
 void hd_linear_spread(heddle_linear_attention *a, int thread, int which, int64_t sample_head, const void *in);
 /* The state of `which` at a chunk, NULL where nothing comes before it. */
 const void *hd_linear_before(heddle_linear_attention *a, int which, int64_t sample_head, int64_t chunk);
+
+/* On a device (linear_on_make.c, linear_on.c). check: the same on all ranks, but for a device that is missing. take: what
+ * this rank does alone; what it has made is attention->on, also where it failed. make: collective. */
+heddle_status hd_linear_on_check(const hd_linear_problem *problem, const heddle_comm *comm);
+heddle_status hd_linear_on_take_all(heddle_linear_attention *a);
+heddle_status hd_linear_on_make(heddle_linear_attention *a);
+void hd_linear_on_free(heddle_linear_attention *a);
+void hd_linear_on_inform(heddle_linear_attention_info *out, const heddle_linear_attention *a);
+/* One of a caller's arrays, which has all its strides. */
+heddle_status hd_linear_on_check_array(const heddle_linear_attention *a, const heddle_attention_array *array,
+                                       const char *name, const char *function);
+/* On the arrays of the call in progress. */
+heddle_status hd_linear_on_call(heddle_linear_attention *a, int is_back, heddle_stream stream);
+heddle_status hd_linear_on_state(void *out, const heddle_linear_attention *a, int is_decayed, heddle_stream stream);
 
 #endif

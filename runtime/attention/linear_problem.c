@@ -146,7 +146,10 @@ static heddle_status take_group(hd_linear_problem *p, const heddle_mesh *mesh, c
     heddle_status st = HEDDLE_OK;
     int coords[HEDDLE_MAX_AXES];
     char reason[HD_METHOD_REASON_BYTES];
-    st = hd_method_takes_arrays(reason, &p->shape, mesh, layout, 1);
+    heddle_shape stored = p->shape;
+    stored.dtype =
+        stored.dtype == HEDDLE_F16 ? HEDDLE_BF16 : stored.dtype; /* whether the space has it is asked later */
+    st = hd_method_takes_arrays(reason, &stored, mesh, layout, 1);
     if (st != HEDDLE_OK) {
         return hd_fail(st, "linear %s", reason);
     }

@@ -134,6 +134,8 @@ static heddle_status take_method(hd_block_sharded *s, const heddle_block *block,
     s->options.space = block->options.space;
     s->options.device = s->options.space == HEDDLE_SPACE_DEVICE ? heddle_comm_device(s->comm) : 0;
     s->linear_options.threads = block->seats;
+    s->linear_options.space = s->options.space;
+    s->linear_options.device = s->options.device;
     st = linear ? heddle_linear_method_parse(&s->linear_options.method, method)
                 : heddle_attention_method_parse(&s->options.method, method);
     if (st != HEDDLE_OK) {

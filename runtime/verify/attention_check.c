@@ -27,8 +27,7 @@ typedef struct run {
     heddle_box box, kv_box;
     int counts; /* 1: of all replicas of this part, this one counts in sums over ranks */
     judge_array array[ARRAYS];
-    void *there[ARRAYS]; /* the memory of arrays on the device; NULL: it is the host's that is given */
-    heddle_stream stream;
+    judge_there there;
     attention_errors *errors;
     char *problem;
 } run;
@@ -157,9 +156,8 @@ static void free_run(run *r)
 {
     for (int i = 0; i < ARRAYS; i++) {
         judge_array_free(&r->array[i]);
-        heddle_buffer_free(r->comm, r->there[i]);
     }
-    judge_stream_destroy(r->comm, r->stream);
+    judge_there_free(&r->there, r->comm);
     attention_free(&r->reference);
     attention_free(&r->size);
 }
@@ -270,54 +268,25 @@ static heddle_status judge_traffic(run *r, const heddle_attention *attention)
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
-/* What the library is given of an array, and the same memory on the device. */
-static heddle_attention_array given(const run *r, int which)
-{
-    const judge_array *x = &r->array[which];
-    heddle_attention_array array = x->array;
-    if (r->there[which] != NULL) {
-        array.data = (char *)r->there[which] + ((char *)x->array.data - x->memory);
-    }
-    return array;
-}
-
-/* All arrays, with what lies around their elements, to the device, or results from it. */
-static heddle_status carry(const run *r, int is_back)
-{
-    heddle_status st = HEDDLE_OK;
-    for (int i = is_back ? RESULTS : 0; i < ARRAYS && st == HEDDLE_OK && r->there[i] != NULL; i++) {
-        const judge_array *x = &r->array[i];
-        st = is_back ? judge_device_copy(r->comm, x->memory, r->there[i], x->bytes, r->stream)
-                     : judge_device_copy(r->comm, r->there[i], x->memory, x->bytes, r->stream);
-    }
-    return st;
-}
-
 static heddle_status call(run *r, heddle_attention *attention)
 {
-    const heddle_attention_array q = given(r, ARRAY_Q), k = given(r, ARRAY_K), v = given(r, ARRAY_V),
-                                 d_o = given(r, ARRAY_DO), o = given(r, RESULTS + ATTENTION_O),
-                                 lse = given(r, RESULTS + ATTENTION_LSE), dq = given(r, RESULTS + ATTENTION_DQ),
-                                 dk = given(r, RESULTS + ATTENTION_DK), dv = given(r, RESULTS + ATTENTION_DV);
+    const heddle_attention_array q = judge_there_array(&r->there, ARRAY_Q), k = judge_there_array(&r->there, ARRAY_K),
+                                 v = judge_there_array(&r->there, ARRAY_V),
+                                 d_o = judge_there_array(&r->there, ARRAY_DO),
+                                 o = judge_there_array(&r->there, RESULTS + ATTENTION_O),
+                                 lse = judge_there_array(&r->there, RESULTS + ATTENTION_LSE),
+                                 dq = judge_there_array(&r->there, RESULTS + ATTENTION_DQ),
+                                 dk = judge_there_array(&r->there, RESULTS + ATTENTION_DK),
+                                 dv = judge_there_array(&r->there, RESULTS + ATTENTION_DV);
     for (int i = RESULTS; i < ARRAYS; i++) {
         judge_array_poison(&r->array[i]);
     }
-    heddle_status st = carry(r, 0);
+    heddle_status st = judge_there_bring(&r->there);
     st = st != HEDDLE_OK ? st
                          : heddle_attention_forward(attention, &q, &k, &v, &o,
-                                                    r->c->options.log_sum_exp ? lse.data : NULL, r->stream);
-    st = st != HEDDLE_OK ? st : heddle_attention_backward(attention, &d_o, &dq, &dk, &dv, r->stream);
-    return st != HEDDLE_OK ? st : carry(r, 1);
-}
-
-static heddle_status place_arrays(run *r)
-{
-    const int is_there = r->c->options.space == HEDDLE_SPACE_DEVICE;
-    heddle_status st = is_there ? judge_stream_create(&r->stream, r->comm) : HEDDLE_OK;
-    for (int i = 0; i < ARRAYS && st == HEDDLE_OK && is_there; i++) {
-        st = heddle_buffer_alloc(&r->there[i], r->comm, r->array[i].bytes, HEDDLE_SPACE_DEVICE);
-    }
-    return st;
+                                                    r->c->options.log_sum_exp ? lse.data : NULL, r->there.stream);
+    st = st != HEDDLE_OK ? st : heddle_attention_backward(attention, &d_o, &dq, &dk, &dv, r->there.stream);
+    return st != HEDDLE_OK ? st : judge_there_fetch(&r->there, RESULTS);
 }
 
 static heddle_status execute(run *r)
@@ -326,7 +295,7 @@ static heddle_status execute(run *r)
     heddle_attention_options options = r->c->options;
     options.key_lengths = r->n.key_lengths;
     options.device = options.space == HEDDLE_SPACE_DEVICE ? heddle_comm_device(r->comm) : 0;
-    heddle_status st = place_arrays(r);
+    heddle_status st = judge_there_make(&r->there, r->comm, r->array, ARRAYS, options.space == HEDDLE_SPACE_DEVICE);
     st = st != HEDDLE_OK
              ? st
              : heddle_attention_create(&attention, r->comm, &r->c->shape, &r->c->mesh, &r->c->layout, &options);

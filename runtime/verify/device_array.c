@@ -50,3 +50,51 @@ heddle_status judge_device_copy(const heddle_comm *comm, void *dst, const void *
     heddle_status st = table->copy(dst, 0, src, 0, (int64_t)bytes, 1, heddle_comm_device(comm), stream);
     return st == HEDDLE_OK ? judge_device_settle(comm, stream) : st;
 }
+
+heddle_status judge_there_make(judge_there *out, heddle_comm *comm, judge_array *array, int n, int is_used)
+{
+    *out = (judge_there){.comm = comm, .array = array, .n = n, .is_used = is_used};
+    heddle_status st = is_used ? judge_stream_create(&out->stream, comm) : HEDDLE_OK;
+    for (int i = 0; i < n && st == HEDDLE_OK && is_used; i++) {
+        st = heddle_buffer_alloc(&out->memory[i], comm, array[i].bytes, HEDDLE_SPACE_DEVICE);
+    }
+    return st;
+}
+
+void judge_there_free(judge_there *there, heddle_comm *comm)
+{
+    for (int i = 0; i < there->n && there->is_used; i++) {
+        heddle_buffer_free(comm, there->memory[i]);
+    }
+    judge_stream_destroy(comm, there->stream);
+}
+
+heddle_attention_array judge_there_array(const judge_there *there, int which)
+{
+    const judge_array *x = &there->array[which];
+    heddle_attention_array array = x->array;
+    if (there->memory[which] != NULL) {
+        array.data = (char *)there->memory[which] + ((char *)x->array.data - x->memory);
+    }
+    return array;
+}
+
+heddle_status judge_there_bring(const judge_there *there)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < there->n && st == HEDDLE_OK && there->memory[i] != NULL; i++) {
+        st = judge_device_copy(there->comm, there->memory[i], there->array[i].memory, there->array[i].bytes,
+                               there->stream);
+    }
+    return st;
+}
+
+heddle_status judge_there_fetch(const judge_there *there, int first)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int i = first; i < there->n && st == HEDDLE_OK && there->memory[i] != NULL; i++) {
+        st = judge_device_copy(there->comm, there->array[i].memory, there->memory[i], there->array[i].bytes,
+                               there->stream);
+    }
+    return st;
+}

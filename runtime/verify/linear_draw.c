@@ -1,7 +1,8 @@
-/* Random linear attention problems, and how they read. */
+/* Random linear attention problems, how they read, what they send and take. */
 #include "runtime/verify/linear_check.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_ROWS = 40, LONG_ROWS = 160, MAX_WIDTH = 20, WIDE = 70 };
@@ -135,4 +136,25 @@ heddle_status linear_traffic(heddle_attention_traffic *most, heddle_attention_tr
         }
     }
     return st;
+}
+
+void linear_free(linear_arrays *arrays)
+{
+    double *all[] = {arrays->q, arrays->k, arrays->v, arrays->d_o, arrays->o, arrays->dq, arrays->dk, arrays->dv};
+    for (int w = 0; w < 8; w++) {
+        free(all[w]);
+    }
+    memset(arrays, 0, sizeof *arrays);
+}
+
+heddle_status linear_check_memory(const linear_case *c)
+{
+    const heddle_dim *dim = c->shape.dim;
+    const double b = (double)dim[0].extent, s = (double)dim[1].extent, h = (double)dim[2].extent;
+    const double dk = (double)dim[3].extent, dv = c->options.dv > 0 ? (double)c->options.dv : dk;
+    const double arrays = 4 * (dk + dv), elems = 2 * b * h * (s * arrays + dk * dv) + s * arrays;
+    char problem[256];
+    snprintf(problem, sizeof problem, "the reference of %.0f rows, %.0f heads of %.0f and %.0f", b * s, h, dk, dv);
+    const int ranks = heddle_mesh_size(&c->mesh);
+    return judge_check_memory(problem, ranks * elems * sizeof(double), ranks);
 }

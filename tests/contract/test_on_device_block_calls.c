@@ -31,10 +31,6 @@ HD_CASE(blocks_that_no_device_has_are_refused)
     HD_FAILS(HEDDLE_ERR_UNSUPPORTED, heddle_block_create(&block, &options));
     assert_true(says("the communicator has none"));
     heddle_comm_destroy(plain);
-    options = options_on(comm, HEDDLE_STAGE_LINEAR, HEDDLE_F32);
-    options.mixed_dim = 1;
-    HD_FAILS(HEDDLE_ERR_UNSUPPORTED, heddle_block_create(&block, &options));
-    assert_true(says("linear attention") && says("cuda:1"));
     options = options_on(comm, HEDDLE_STAGE_ATTENTION, HEDDLE_BF16);
     options.heads = 8;
     HD_FAILS(HEDDLE_ERR_UNSUPPORTED, heddle_block_create(&block, &options));

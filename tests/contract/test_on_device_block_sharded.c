@@ -208,6 +208,10 @@ static const job jobs[] = {
     {"f16[b=1 t=2 s=9 c=32]", "[dp=1 sp=2]", "b@dp,s@sp", "gather-kv", HEDDLE_STAGE_ATTENTION, 2, 14},
     {"bf16[b=1 t=2 s=13 c=16]", "[r=2 u=2]", "s@r,s@u", "usp", HEDDLE_STAGE_ATTENTION, 2, 0},
     {"f32[b=2 t=6 s=3 c=16]", "[tp=2 sp=2]", "s@tp,t@sp", "ring", HEDDLE_STAGE_ATTENTION, 1, 1},
+    {"f32[b=1 t=3 s=11 c=16]", "[sp=2]", "s@sp", "lasp", HEDDLE_STAGE_LINEAR, 2, 3},
+    {"f32[b=2 t=9 s=2 c=16]", "[sp=3]", "t@sp(4 0 5)", "lasp2", HEDDLE_STAGE_LINEAR, 1, 8},
+    {"f32[b=2 t=7 s=2 c=16]", "[sp=4]", "t@sp", "lasp", HEDDLE_STAGE_LINEAR, 1, 10},
+    {"f32[b=1 t=2 s=9 c=32]", "[dp=1 sp=3]", "b@dp,s@sp", "scan", HEDDLE_STAGE_LINEAR, 2, 4},
 };
 
 static heddle_status run_job(heddle_comm *comm, void *arg)
@@ -265,7 +269,13 @@ HD_CASE(parts_of_more_axes_are_those_of_the_whole)
     run_all("threads", HEDDLE_WIRE_PEER, 3, 6);
 }
 
+HD_CASE(parts_of_linear_attention_are_those_of_the_whole)
+{
+    run_all("threads", HEDDLE_WIRE_PEER, 6, 10);
+}
+
 HD_CASE(parts_by_way_of_the_host_are_those_of_the_whole)
 {
     run_all("threads", HEDDLE_WIRE_HOST, 0, 1);
+    run_all("threads", HEDDLE_WIRE_HOST, 6, 7);
 }

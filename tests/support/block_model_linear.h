@@ -29,11 +29,10 @@ static const double rough_limit = 8;
 /* What the library may do. F32_STEPS: a step is a sum or a norm of some operations. */
 static inline roundings roundings_of(const problem *p)
 {
-    const double f32_steps = 0x1p-22, bf16 = 0x1p-8;
-    const int is_bf16 = p->options.shape.dtype == HEDDLE_BF16;
-    return (roundings){.stored = is_bf16 ? bf16 : f32_steps,
-                       .weights = is_bf16 && hd_gemm_narrow(p->block->layer[HD_LAYER_QKV]) ? bf16 : f32_steps,
-                       .computed = f32_steps};
+    const heddle_dtype dtype = p->options.shape.dtype;
+    const double f32_steps = 0x1p-22, type = dtype == HEDDLE_BF16 ? 0x1p-8 : dtype == HEDDLE_F16 ? 0x1p-11 : f32_steps;
+    const int is_narrow = p->block->on != NULL || hd_gemm_narrow(p->block->layer[HD_LAYER_QKV]);
+    return (roundings){.stored = type, .weights = is_narrow ? type : f32_steps, .computed = f32_steps};
 }
 
 static inline double rough(roundings *r, double value, double size)

@@ -97,7 +97,7 @@ hd_device_heads hd_on_heads_of(const hd_on_call *call, int which)
 {
     const heddle_block *block = call->block;
     const int has_norm = block->options.qk_norm;
-    return (hd_device_heads){.dtype = call->dtype,
+    return (hd_device_heads){.dtype = hd_mixer_dtype(block),
                              .rows = call->rows,
                              .heads = (has_norm ? 1 : 2) * block->options.heads,
                              .d = block->head_channels,

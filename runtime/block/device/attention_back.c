@@ -31,7 +31,7 @@ out:
     return st;
 }
 
-static heddle_status heads_back(hd_on_call *call, char *d_qkv, char *qkv)
+heddle_status hd_on_heads_back(hd_on_call *call, char *d_qkv, char *qkv)
 {
     heddle_status st = HEDDLE_OK;
     const int has_norm = call->block->options.qk_norm, launches = has_norm ? 2 : hd_on_turns(call->block);
@@ -57,7 +57,7 @@ heddle_status hd_on_attention_back(hd_on_call *call)
     HD_TRY(restore(call, &a));
     void *d_qkv = hd_on_take(call, 3 * elems, elem), *d_o = hd_on_take(call, elems, elem);
     float *delta = hd_on_take(call, call->rows * call->block->options.heads, sizeof *delta);
-    HD_TRY(hd_on_out_back(call, HD_LAYER_PROJ, d_o, a.o, HD_GATE));
+    HD_TRY(hd_on_out_back(call, HD_LAYER_PROJ, d_o, call->dtype, a.o, HD_GATE));
     const hd_device_attention gradients = hd_on_attention_of(call, d_qkv, d_o, NULL);
     const hd_device_attention_back back = {.of = hd_on_attention_of(call, a.turned, a.o, a.stats),
                                            .d_o = gradients.o,
@@ -66,7 +66,7 @@ heddle_status hd_on_attention_back(hd_on_call *call)
                                            .dv = gradients.v,
                                            .delta = delta};
     HD_TRY(hd_on_attend_back(call, &back));
-    HD_TRY(heads_back(call, d_qkv, a.qkv));
+    HD_TRY(hd_on_heads_back(call, d_qkv, a.qkv));
     st = hd_on_in_back(call, HD_LAYER_QKV, d_qkv, call->kept.x, 0);
 out:
     return st;

@@ -39,8 +39,9 @@ struct hd_block_on {
         heddle_dtype dtype;
     } lent[HD_BLOCK_PARAMS];
     float *gradient[HD_BLOCK_PARAMS];
-    float *cos_sin; /* as the block's */
-    size_t bytes;   /* of these */
+    float *cos_sin;    /* as the block's */
+    float *log2_decay; /* LINEAR: [heads] */
+    size_t bytes;      /* of these */
     hd_on_room *room;
     int has_gradients;
     hd_broken broken; /* what could not be cleared, for the next call */
@@ -132,8 +133,8 @@ heddle_status hd_on_weight(hd_on_call *call, int layer, heddle_dtype dtype, cons
                            int64_t rows);
 heddle_status hd_on_columns(hd_on_call *call, const hd_device_columns *of, float *dst, float *dst_times,
                             int64_t stride);
-/* Through the last layer, which was given x: its gradients and the gate's, and dx, of the block's type. */
-heddle_status hd_on_out_back(hd_on_call *call, int layer, void *dx, const void *x, int gate);
+/* Through the last layer, which was given x: its gradients and the gate's, and dx, of that type. */
+heddle_status hd_on_out_back(hd_on_call *call, int layer, void *dx, heddle_dtype dx_dtype, const void *x, int gate);
 /* Through the first layer and the norm in front of it: their gradients, and that of the activation x. */
 heddle_status hd_on_in_back(hd_on_call *call, int layer, const void *dy, const void *x, int base);
 
@@ -158,6 +159,12 @@ heddle_status hd_on_attend_back(hd_on_call *call, const hd_device_attention_back
 int hd_on_turns(const heddle_block *block); /* heads are normed or rotated */
 heddle_status hd_on_turn(hd_on_call *call, void *qkv);
 hd_device_heads hd_on_heads_of(const hd_on_call *call, int which); /* 0: of q (and k, without norms), 1: of k */
+
+heddle_status hd_on_heads_back(hd_on_call *call, char *d_qkv, char *qkv);
+
+/* LINEAR between its layers is f32. */
+heddle_status hd_on_linear(hd_on_call *call);
+heddle_status hd_on_linear_back(hd_on_call *call);
 
 /* CROSS likewise. */
 typedef struct hd_on_crossed {

@@ -77,7 +77,7 @@ out:
     return st;
 }
 
-heddle_status hd_on_out_back(hd_on_call *call, int layer, void *dx, const void *x, int gate)
+heddle_status hd_on_out_back(hd_on_call *call, int layer, void *dx, heddle_dtype dx_dtype, const void *x, int gate)
 {
     heddle_status st = HEDDLE_OK;
     const hd_device_rows of = hd_on_rows(call);
@@ -89,7 +89,7 @@ heddle_status hd_on_out_back(hd_on_call *call, int layer, void *dx, const void *
         HD_TRY(HD_ON_LAUNCH(call, scale_rows, &of, gated, dy, factor));
         dy = gated;
     }
-    HD_TRY(hd_on_through(call, layer, dx, call->dtype, dy, call->rows));
+    HD_TRY(hd_on_through(call, layer, dx, dx_dtype, dy, call->rows));
     HD_TRY(hd_on_weight(call, layer, call->dtype, dy, x, call->rows));
     HD_TRY(gate_back(call, layer, x, gate));
     call->used = before;

@@ -4,6 +4,7 @@
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 int64_t hd_on_param_elems(const heddle_param *param)
@@ -15,7 +16,9 @@ int64_t hd_on_param_elems(const heddle_param *param)
 heddle_dtype hd_on_layer_dtype(const heddle_block *block, int layer)
 {
     const int is_last = block->options.kind == HEDDLE_STAGE_MLP ? layer == HD_LAYER_FC2 : layer == HD_LAYER_PROJ;
-    return is_last ? HEDDLE_F32 : block->options.shape.dtype;
+    return is_last                                         ? HEDDLE_F32
+           : layer == HD_LAYER_QKV && block->mixer != NULL ? hd_mixer_dtype(block)
+                                                           : block->options.shape.dtype;
 }
 
 heddle_dtype hd_on_param_dtype(const heddle_block *block, int param)
@@ -31,7 +34,7 @@ heddle_dtype hd_on_param_dtype(const heddle_block *block, int param)
 static heddle_status check_heads(const heddle_block *block)
 {
     const int64_t d = block->head_channels;
-    const heddle_dtype dtype = block->options.shape.dtype;
+    const heddle_dtype dtype = hd_mixer_dtype(block);
     if (d > HD_DEVICE_MOST_HEAD || (dtype != HEDDLE_F32 && d % 8 != 0) || (block->options.qk_norm && d % 2 != 0)) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED,
                        "heads of %lld channels of %s: attention on devices takes up to %d, even ones with qk_norm, and "
@@ -55,10 +58,6 @@ static heddle_status check(const heddle_block *block)
     if (device->library->kernels == NULL) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "a block on device %s: its library has no kernels", device->name);
     }
-    if (block->options.kind == HEDDLE_STAGE_LINEAR) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "linear attention stages compute in host memory only, not on device %s",
-                       device->name);
-    }
     return block->options.kind == HEDDLE_STAGE_MLP ? HEDDLE_OK : check_heads(block);
 }
 
@@ -67,6 +66,22 @@ static heddle_status make_array(void **out, struct hd_block_on *on, int64_t elem
     const size_t bytes = (size_t)elems * heddle_dtype_bytes(dtype);
     heddle_status st = hd_device_alloc(on->device, out, bytes, HD_DEVICE_FOR_OWN);
     on->bytes += st == HEDDLE_OK ? bytes : 0;
+    return st;
+}
+
+static heddle_status upload_decays(const heddle_block *block, struct hd_block_on *on)
+{
+    heddle_status st = HEDDLE_OK;
+    const int heads = block->options.heads;
+    float *exponent = NULL;
+    HD_TRY(hd_alloc((void **)&exponent, (size_t)heads, sizeof *exponent, "decays of a block"));
+    for (int h = 0; h < heads; h++) {
+        exponent[h] = (float)log2(block->decay[h]);
+    }
+    HD_TRY(make_array((void **)&on->log2_decay, on, heads, HEDDLE_F32));
+    st = hd_on_upload(on->room, on->log2_decay, exponent, (size_t)heads * sizeof *exponent);
+out:
+    hd_free(exponent);
     return st;
 }
 
@@ -91,6 +106,7 @@ heddle_status hd_on_make(heddle_block *block)
         HD_TRY(hd_on_upload(on->room, on->cos_sin, block->cos_sin,
                             (size_t)(extent * block->head_channels) * sizeof(float)));
     }
+    st = block->options.kind == HEDDLE_STAGE_LINEAR ? upload_decays(block, on) : HEDDLE_OK;
 out:
     return st;
 }
@@ -107,6 +123,7 @@ void hd_on_free(struct hd_block_on *on)
     }
     if (is_idle) {
         hd_device_release(on->device, on->cos_sin);
+        hd_device_release(on->device, on->log2_decay);
     }
     hd_on_room_leave(on->room);
     hd_free(on);

@@ -19,7 +19,7 @@ heddle_status hd_on_mlp_back(hd_on_call *call)
     }
     void *active = hd_on_take(call, hidden, elem), *d_wide = hd_on_take(call, hidden, elem);
     HD_TRY(HD_ON_LAUNCH(call, gelu, active, call->dtype, wide, call->dtype, hidden));
-    HD_TRY(hd_on_out_back(call, HD_LAYER_FC2, d_wide, active, HD_MLP_ROWS + HD_GATE));
+    HD_TRY(hd_on_out_back(call, HD_LAYER_FC2, d_wide, call->dtype, active, HD_MLP_ROWS + HD_GATE));
     HD_TRY(HD_ON_LAUNCH(call, gelu_back, d_wide, active, wide, call->dtype, hidden));
     st = hd_on_in_back(call, HD_LAYER_FC1, d_wide, call->kept.x, HD_MLP_ROWS);
 out:

@@ -4,17 +4,21 @@
 #include "runtime/base/base.h"
 #include "runtime/block/sharded.h"
 
-static const hd_on_stage forward_of[] = {
-    [HEDDLE_STAGE_ATTENTION] = hd_on_attention, [HEDDLE_STAGE_CROSS] = hd_on_cross, [HEDDLE_STAGE_MLP] = hd_on_mlp};
+static const hd_on_stage forward_of[] = {[HEDDLE_STAGE_ATTENTION] = hd_on_attention,
+                                         [HEDDLE_STAGE_CROSS] = hd_on_cross,
+                                         [HEDDLE_STAGE_MLP] = hd_on_mlp,
+                                         [HEDDLE_STAGE_LINEAR] = hd_on_linear};
 static const hd_on_stage back_of[] = {[HEDDLE_STAGE_ATTENTION] = hd_on_attention_back,
                                       [HEDDLE_STAGE_CROSS] = hd_on_cross_back,
-                                      [HEDDLE_STAGE_MLP] = hd_on_mlp_back};
+                                      [HEDDLE_STAGE_MLP] = hd_on_mlp_back,
+                                      [HEDDLE_STAGE_LINEAR] = hd_on_linear_back};
 
 /* The attention of a group, which all of it make together. */
 static heddle_status make_ready(heddle_block *block, int for_backward, heddle_stream stream)
 {
     const hd_block_sharded *s = block->sharded;
-    if (s == NULL || s->group == NULL || (s->attention != NULL && s->for_backward >= for_backward)) {
+    if (s == NULL || s->group == NULL || s->linear != NULL ||
+        (s->attention != NULL && s->for_backward >= for_backward)) {
         return HEDDLE_OK;
     }
     heddle_status st = hd_on_need_no_capture(block->on->room, 0, stream, "attention over a sharded dim");

@@ -1,0 +1,175 @@
+/* Making a linear attention on a device: what is taken there, memory, decays. */
+#include "runtime/attention/linear_on.h"
+#include "runtime/device/device.h"
+
+#include <math.h>
+
+enum { GRACE_NS = 1000000000 };
+
+heddle_status hd_linear_on_check(const hd_linear_problem *p, const heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_linear_attention_options *o = &p->options;
+    const heddle_dtype dtype = p->shape.dtype;
+    if (o->space != HEDDLE_SPACE_DEVICE) {
+        return dtype != HEDDLE_F16 ? hd_device_host_only(o->space, o->device, "linear attention")
+                                   : hd_fail(HEDDLE_ERR_UNSUPPORTED, "linear attention in f16 wants a device (space)");
+    }
+    HD_TRY(hd_comm_need_space(comm, o->space, o->device, "linear attention"));
+    const hd_device *device = hd_comm_device(comm);
+    if (device->library->kernels == NULL) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "linear attention on device %s: its library has no kernels",
+                       device->name);
+    }
+    const int64_t most = p->dk > p->dv ? p->dk : p->dv;
+    const int are_whole = dtype == HEDDLE_F32 || (p->dk % 8 == 0 && p->dv % 8 == 0);
+    if (dtype == HEDDLE_F64 || most > HD_DEVICE_MOST_HEAD || !are_whole) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                       "linear attention on device %s takes f32, bf16 and f16, widths of up to %d, and of bf16 and f16 "
+                       "multiples of 8; these are %s of %lld and %lld",
+                       device->name, HD_DEVICE_MOST_HEAD, heddle_dtype_name(dtype), (long long)p->dk, (long long)p->dv);
+    }
+    if (o->receive_first) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "linear attention on device %s: receive_first works in host memory only",
+                       device->name);
+    }
+out:
+    return st;
+}
+
+heddle_status hd_linear_on_launched(const struct hd_linear_on *on, int code, const char *what)
+{
+    return code == 0 ? HEDDLE_OK : on->device->library->status(code, on->device->number, what);
+}
+
+heddle_status hd_linear_on_take(float **out, struct hd_linear_on *on, int64_t elems, int64_t *bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    const int64_t taken = elems * (int64_t)sizeof(float);
+    HD_TRY(heddle_buffer_alloc((void **)out, on->comm, (size_t)(taken > 0 ? taken : 1), HEDDLE_SPACE_DEVICE));
+    *bytes += taken;
+out:
+    return st;
+}
+
+static heddle_status take_memory(struct hd_linear_on *on)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_linear_problem *p = on->problem;
+    const int64_t segments = hd_linear_segments(p->rows), width = p->dk > p->dv ? p->dk : p->dv;
+    for (int i = 0; i < HD_WALKS_STATES; i++) {
+        const int is_saved = i == HD_WALKS_KV_LEFT || i == HD_WALKS_KV_RIGHT;
+        const int is_one_sided = i == HD_WALKS_KV_LEFT || i == HD_WALKS_G_RIGHT;
+        if ((is_one_sided || p->options.bidirectional) && (segments > 1 || p->nranks > 1)) {
+            HD_TRY(hd_linear_on_take(&on->walks.states[i], on, segments * p->state_elems,
+                                     is_saved ? &on->saved_bytes : &on->workspace_bytes));
+        }
+    }
+    if (p->options.bidirectional && p->shape.dtype != HEDDLE_F32) {
+        HD_TRY(hd_linear_on_take(&on->walks.before, on, p->batch * p->heads * p->rows * width, &on->workspace_bytes));
+    }
+    st = hd_linear_on_take(&on->last, on, p->state_elems, &on->workspace_bytes);
+out:
+    return st;
+}
+
+static heddle_status upload_decays(struct hd_linear_on *on)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_linear_problem *p = on->problem;
+    const heddle_device *library = on->device->library;
+    const int64_t bytes = p->heads * (int64_t)sizeof(float);
+    float *exponent = NULL, *there = NULL;
+    HD_TRY(hd_alloc((void **)&exponent, (size_t)p->heads + 1, sizeof *exponent, "decays of a linear attention"));
+    for (int64_t h = 0; h < p->heads; h++) {
+        exponent[h] = (float)log2(p->decay[p->head_lo + h]);
+    }
+    HD_TRY(hd_linear_on_take(&there, on, p->heads, &on->workspace_bytes));
+    on->walks.log2_decay = there;
+    st = bytes > 0 ? library->copy(there, bytes, exponent, bytes, bytes, 1, on->device->number, on->own_stream)
+                   : HEDDLE_OK;
+    const hd_sentence why = hd_sentence_keep();
+    heddle_status ended = hd_enqueued_end(&on->used, on->own_stream, HEDDLE_OK);
+    const int64_t deadline_ns = hd_comm_deadline_ns(on->comm, p->options.deadline_ms) + GRACE_NS;
+    ended = ended == HEDDLE_OK ? hd_enqueued_wait(&on->used, deadline_ns, NULL, NULL) : ended;
+    st = st == HEDDLE_OK ? ended : hd_sentence_say(&why, st);
+out:
+    hd_free(exponent);
+    return st;
+}
+
+heddle_status hd_linear_on_take_all(heddle_linear_attention *a)
+{
+    heddle_status st = HEDDLE_OK;
+    struct hd_linear_on *on = NULL;
+    const hd_linear_problem *p = &a->problem;
+    HD_TRY(hd_alloc((void **)&on, 1, sizeof *on, "a linear attention on a device"));
+    a->on = on;
+    on->problem = p;
+    on->comm = a->comm;
+    on->device = hd_comm_device(a->comm);
+    HD_TRY(hd_device_load_kernels(on->device)); /* not in a call, while kernels of other ranks may wait */
+    HD_TRY(hd_enqueued_open(&on->used, on->device));
+    on->used.names = (hd_enqueued_names){hd_comm_rank_name(a->comm, heddle_comm_rank(a->comm)), "last launch",
+                                         "linear attention", ""};
+    HD_TRY(on->device->library->stream_create(&on->own_stream, on->device->number));
+    on->walks = (hd_linear_walks){.kernels = on->device->library->kernels,
+                                  .dtype = p->shape.dtype,
+                                  .heads = p->heads,
+                                  .n = p->rows,
+                                  .dk = p->dk,
+                                  .dv = p->dv,
+                                  .is_two_sided = p->options.bidirectional};
+    HD_TRY(take_memory(on));
+    on->walks.end = p->options.bidirectional ? NULL : on->last;
+    st = upload_decays(on);
+out:
+    return st;
+}
+
+heddle_status hd_linear_on_make(heddle_linear_attention *a)
+{
+    return hd_linear_ways_make(a->on);
+}
+
+/* What graphs have, or what is not known to be idle, stays with the communicator. */
+void hd_linear_on_free(heddle_linear_attention *a)
+{
+    struct hd_linear_on *on = a->on;
+    if (on == NULL) {
+        return;
+    }
+    const hd_sentence why = hd_sentence_keep();
+    const int is_idle = on->used.event != NULL && !on->used.is_captured &&
+                        hd_enqueued_has_ended(&on->used, hd_comm_deadline_ns(on->comm, 0) + GRACE_NS);
+    hd_linear_ways_free(on);
+    for (int i = 0; i < 4 && is_idle; i++) {
+        const hd_linear_way *way = &on->way[i / 2][i % 2];
+        float *const all[] = {way->own, way->in, way->out, way->come, on->walks.states[i]};
+        for (int k = 0; k < 5; k++) {
+            heddle_buffer_free(on->comm, all[k]);
+        }
+    }
+    if (is_idle) {
+        heddle_buffer_free(on->comm, on->walks.before);
+        heddle_buffer_free(on->comm, on->last);
+        heddle_buffer_free(on->comm, (float *)(uintptr_t)on->walks.log2_decay);
+    }
+    hd_enqueued_close(&on->used);
+    if (on->own_stream != HEDDLE_NO_STREAM) {
+        on->device->library->stream_destroy(on->own_stream, on->device->number);
+    }
+    hd_free(on);
+    a->on = NULL;
+    heddle_ignore(hd_sentence_say(&why, HEDDLE_OK));
+}
+
+void hd_linear_on_inform(heddle_linear_attention_info *out, const heddle_linear_attention *a)
+{
+    hd_linear_ways_moved(&out->measured, a->on);
+    out->saved_bytes = a->on->saved_bytes;
+    out->workspace_bytes = a->on->workspace_bytes;
+    out->planned_saved_bytes = out->planned_workspace_bytes = 0; /* those are of the CPU's method */
+    out->chunk_rows = HD_DEVICE_LINEAR_ROWS;
+    out->kernel = a->on->walks.kernels->name;
+}

@@ -1,0 +1,278 @@
+/* States from rank to rank on a device: the steps of lasp, lasp2 and scan as routes, and folds between them. All ranks
+ * come to all steps, also to those that are of others. */
+#include "runtime/attention/linear_on.h"
+
+#include <stdlib.h>
+
+static int member_at(const struct hd_linear_on *on, const hd_linear_way *way, int p)
+{
+    return way->leftward ? on->problem->nranks - 1 - p : p;
+}
+
+static int64_t rows_at(const struct hd_linear_on *on, const hd_linear_way *way, int p)
+{
+    return on->problem->member_rows[member_at(on, way, p)];
+}
+
+static int steps_of(const struct hd_linear_on *on)
+{
+    const int n = on->problem->nranks;
+    int steps = 0;
+    if (on->problem->options.method != HEDDLE_LINEAR_SCAN) {
+        return on->problem->options.method == HEDDLE_LINEAR_LASP ? n - 1 : 1;
+    }
+    while (1 << steps < n) {
+        steps++;
+    }
+    return steps;
+}
+
+/* --- making ------------------------------------------------------------------------------------------------------- */
+
+static int by_peer(const void *a, const void *b)
+{
+    return ((const hd_part *)a)->peer - ((const hd_part *)b)->peer;
+}
+
+/* The parts of a step, at most one for each member. */
+typedef struct step_parts {
+    hd_part *send, *recv;
+    int sends, recvs;
+} step_parts;
+
+static hd_part part_of(const struct hd_linear_on *on, const hd_linear_way *way, int p, int64_t at)
+{
+    const int64_t bytes = on->problem->state_bytes;
+    return (hd_part){.peer = on->problem->rank[member_at(on, way, p)],
+                     .copy = {.dst_offset_bytes = at * bytes, .run_bytes = bytes}};
+}
+
+static void take_parts(step_parts *out, const struct hd_linear_on *on, const hd_linear_way *way, int step)
+{
+    const int n = on->problem->nranks, p = way->p;
+    out->sends = out->recvs = 0;
+    if (on->problem->state_bytes == 0) {
+        return;
+    }
+    if (on->problem->options.method == HEDDLE_LINEAR_LASP2) {
+        for (int other = 0; other < n; other++) {
+            if (other != p) {
+                out->send[out->sends++] = part_of(on, way, other, member_at(on, way, p));
+                out->recv[out->recvs++] = part_of(on, way, other, member_at(on, way, other));
+            }
+        }
+        qsort(out->send, (size_t)out->sends, sizeof *out->send, by_peer);
+        qsort(out->recv, (size_t)out->recvs, sizeof *out->recv, by_peer);
+        return;
+    }
+    const int is_scan = on->problem->options.method == HEDDLE_LINEAR_SCAN, far = is_scan ? 1 << step : 1;
+    if (p + far < n && (is_scan || p == step)) {
+        out->send[out->sends++] = part_of(on, way, p + far, 0);
+    }
+    if (p - far >= 0 && (is_scan || p == step + 1)) {
+        out->recv[out->recvs++] = part_of(on, way, p - far, 0);
+    }
+}
+
+static heddle_status make_route(hd_route **out, struct hd_linear_on *on, const step_parts *parts)
+{
+    const hd_linear_problem *p = on->problem;
+    const int64_t all = (p->options.method == HEDDLE_LINEAR_LASP2 ? p->nranks : 1) * p->state_bytes;
+    const hd_route_spec spec = {
+        .options = {.deadline_ms = p->options.deadline_ms, .what = "step of a state", .line = ""},
+        .space = HEDDLE_SPACE_DEVICE,
+        .phase = {{.transfer = {.send = {parts->send, parts->sends},
+                                .recv = {parts->recv, parts->recvs},
+                                .src_bytes = (size_t)p->state_bytes,
+                                .dst_bytes = (size_t)all,
+                                .space = HEDDLE_SPACE_DEVICE,
+                                .footprint_bytes = p->state_bytes * (parts->sends + parts->recvs)},
+                   .src = {.in = HD_IN_SRC},
+                   .dst = {.in = HD_IN_DST}}},
+        .nphases = 1,
+        .whole_src = {.run_bytes = p->state_bytes},
+        .whole_dst = {.run_bytes = all},
+        .src_bytes = p->state_bytes,
+        .dst_bytes = all,
+        .dtype = HEDDLE_F32,
+        .elem_bytes = sizeof(float)};
+    return hd_route_create(out, on->comm, &spec, HEDDLE_OK);
+}
+
+static heddle_status take_memory(struct hd_linear_on *on, hd_linear_way *way)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_linear_problem *p = on->problem;
+    const int64_t elems = p->state_elems;
+    HD_TRY(hd_linear_on_take(&way->own, on, elems, &on->workspace_bytes));
+    HD_TRY(hd_linear_on_take(&way->in, on, elems, &on->workspace_bytes));
+    HD_TRY(hd_linear_on_take(&way->out, on, elems, &on->workspace_bytes));
+    if (p->options.method != HEDDLE_LINEAR_LASP && way->twin == NULL) {
+        const int many = p->options.method == HEDDLE_LINEAR_LASP2 ? p->nranks : 1;
+        HD_TRY(hd_linear_on_take(&way->come, on, many * elems, &on->workspace_bytes));
+    }
+    st = hd_alloc((void **)&way->route, (size_t)steps_of(on), sizeof(hd_route *), "a way of states");
+out:
+    return st;
+}
+
+static heddle_status make_way(struct hd_linear_on *on, hd_linear_way *way, int which, hd_linear_way *twin)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_linear_problem *p = on->problem;
+    step_parts parts = {NULL, NULL, 0, 0};
+    way->which = which;
+    way->leftward = which == HD_WALKS_KV_RIGHT || which == HD_WALKS_G_RIGHT;
+    way->p = way->leftward ? p->nranks - 1 - p->me : p->me;
+    way->twin = twin;
+    heddle_status mine = take_memory(on, way);
+    mine = mine == HEDDLE_OK ? hd_alloc((void **)&parts.send, (size_t)p->nranks, sizeof(hd_part), "parts") : mine;
+    mine = mine == HEDDLE_OK ? hd_alloc((void **)&parts.recv, (size_t)p->nranks, sizeof(hd_part), "parts") : mine;
+    HD_TRY(hd_comm_agree(on->comm, mine));
+    for (int step = 0; twin == NULL && step < steps_of(on); step++) {
+        take_parts(&parts, on, way, step);
+        HD_TRY(make_route(&way->route[step], on, &parts));
+        way->nroutes++;
+    }
+out:
+    HD_FREE_ALL(parts.send, parts.recv);
+    return st;
+}
+
+heddle_status hd_linear_ways_make(struct hd_linear_on *on)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_linear_problem *p = on->problem;
+    const int both = p->options.bidirectional, gathers = p->options.method == HEDDLE_LINEAR_LASP2;
+    if (p->nranks == 1) {
+        return HEDDLE_OK;
+    }
+    for (int is_back = 0; is_back < 2; is_back++) {
+        hd_linear_way *way = on->way[is_back];
+        hd_linear_way *twin = gathers && p->all_ones ? &way[0] : NULL;
+        if (both || !is_back) {
+            HD_TRY(make_way(on, &way[0], is_back ? HD_WALKS_G_LEFT : HD_WALKS_KV_LEFT, NULL));
+        }
+        if (both || is_back) {
+            HD_TRY(make_way(on, &way[1], is_back ? HD_WALKS_G_RIGHT : HD_WALKS_KV_RIGHT, both ? twin : NULL));
+        }
+    }
+out:
+    return st;
+}
+
+void hd_linear_ways_free(struct hd_linear_on *on)
+{
+    for (int i = 0; i < 4; i++) {
+        hd_linear_way *way = &on->way[i / 2][i % 2];
+        for (int step = 0; step < way->nroutes; step++) {
+            hd_route_destroy(way->route[step]);
+        }
+        hd_free(way->route);
+        way->route = NULL;
+        way->nroutes = 0;
+    }
+}
+
+/* --- going -------------------------------------------------------------------------------------------------------- */
+
+static heddle_status fold(struct hd_linear_on *on, float *dst, int64_t rows, const float *state, const float *add)
+{
+    return hd_linear_on_launched(on, hd_linear_walks_fold(&on->walks, dst, rows, state, add), "linear_states");
+}
+
+static heddle_status step_on(struct hd_linear_on *on, hd_linear_way *way, int step, const float *src, float *dst)
+{
+    hd_route *route = way->route[step];
+    return route->carrier->run(route, src, dst, on->walks.stream);
+}
+
+static heddle_status from_neighbour(struct hd_linear_on *on, hd_linear_way *way)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int step = 0; step < way->nroutes; step++) {
+        if (step == way->p) {
+            HD_TRY(fold(on, way->out, rows_at(on, way, way->p), way->p > 0 ? way->in : NULL, way->own));
+        }
+        HD_TRY(step_on(on, way, step, way->out, way->in));
+    }
+out:
+    return st;
+}
+
+static heddle_status from_all(struct hd_linear_on *on, hd_linear_way *way)
+{
+    heddle_status st = HEDDLE_OK;
+    const float *all = way->twin != NULL ? way->twin->come : way->come;
+    HD_TRY(way->twin == NULL ? step_on(on, way, 0, way->own, way->come) : HEDDLE_OK);
+    for (int p = 0; p < way->p; p++) {
+        const float *own = all + member_at(on, way, p) * on->problem->state_elems;
+        HD_TRY(rows_at(on, way, p) > 0 || p == 0 ? fold(on, way->in, rows_at(on, way, p), p > 0 ? way->in : NULL, own)
+                                                 : HEDDLE_OK);
+    }
+out:
+    return st;
+}
+
+/* Before step k, in = the ranks p-2^k+1 .. p-1; the rank 2^k further gets that together with this rank's own. */
+static heddle_status by_scan(struct hd_linear_on *on, hd_linear_way *way)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int step = 0; step < way->nroutes; step++) {
+        const int far = 1 << step;
+        const float *before = step > 0 && way->p > 0 ? way->in : NULL;
+        int64_t between = 0;
+        for (int p = way->p - far + 1; p < way->p; p++) {
+            between += p >= 0 ? rows_at(on, way, p) : 0;
+        }
+        if (way->p + far < on->problem->nranks) {
+            HD_TRY(fold(on, way->out, rows_at(on, way, way->p), before, way->own));
+        }
+        HD_TRY(step_on(on, way, step, way->out, way->come));
+        if (way->p - far >= 0) { /* without rows between there is nothing of them */
+            HD_TRY(fold(on, way->in, between, way->come, between > 0 ? before : NULL));
+        }
+    }
+out:
+    return st;
+}
+
+heddle_status hd_linear_way_go(const float **in, struct hd_linear_on *on, hd_linear_way *way)
+{
+    heddle_status st = HEDDLE_OK;
+    switch (on->problem->options.method) {
+    case HEDDLE_LINEAR_LASP:
+        st = from_neighbour(on, way);
+        break;
+    case HEDDLE_LINEAR_LASP2:
+        st = from_all(on, way);
+        break;
+    default:
+        st = by_scan(on, way);
+    }
+    *in = way->p > 0 ? way->in : NULL;
+    return st;
+}
+
+static void add_moved(int64_t *bytes, int64_t *messages, const hd_linear_way *way)
+{
+    for (int i = 0; i < way->nroutes; i++) {
+        const hd_route *route = way->route[i];
+        const int64_t *sent = route->carrier->sent(route);
+        hd_route_info info;
+        hd_route_get_info(&info, route);
+        for (int r = 0; r < route->nranks; r++) {
+            *bytes += sent[r];
+            *messages += sent[r] > 0 ? info.executions : 0;
+        }
+    }
+}
+
+void hd_linear_ways_moved(heddle_attention_traffic *out, const struct hd_linear_on *on)
+{
+    *out = (heddle_attention_traffic){0, 0, 0, 0};
+    for (int i = 0; i < 2; i++) {
+        add_moved(&out->forward_bytes, &out->forward_messages, &on->way[0][i]);
+        add_moved(&out->backward_bytes, &out->backward_messages, &on->way[1][i]);
+    }
+}
