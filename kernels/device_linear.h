@@ -1,7 +1,7 @@
 /* What launchers of linear attention on a device are asked (kernels/table_device.h). For each head of each fibre, with
  * decay g in (0, 1]:
  *
- *   o[i] = sum over j <= i of g^(i-j) (q[i] k[j]) v[j]         or over j >= i of g^(j-i); without j = i where that is so
+ *   o[i] = sum over j <= i of g^(i-j) (q[i] k[j]) v[j]        or over j >= i of g^(j-i); without j = i where that is so
  *
  * A fibre is cut into segments, and a segment is walked by rows: within a chunk of them by products, from chunk to
  * chunk by a state [dk][dv], the sum of g^distance k[j] v[j] of the rows before, seen from the nearest of them. A

@@ -23,13 +23,14 @@
  * not decayed for the step to the next row. Code that follows the LASP repository sends g S instead;
  * heddle_linear_attention_state gives either. Gradients of states are gradients of S in this convention.
  *
- * Storage is f32 or bf16 (on a device f16, too) with arithmetic and states in f32, or f64 with both in f64. Gradients are exact and never
- * scaled: those of a loss that is the sum over all ranks. A NaN spreads as it would in the recurrence above.
+ * Storage is f32 or bf16 (on a device f16, too) with arithmetic and states in f32, or f64 with both in f64. Gradients
+ * are exact and never scaled: those of a loss that is the sum over all ranks. A NaN spreads as it would in the
+ * recurrence above.
  *
  * Arrays are where options.space says (heddle/space.h). Host memory: the stream of a call is ignored, the call returns
- * when it is done. On a device a call enqueues. There: f32, bf16, f16; widths up to 128, of bf16 and f16 multiples of 8,
- * whose heads begin at multiples of 16 bytes; the elements of a head lie together; what is not finite spreads over up
- * to 64 rows beside it; receive_first is refused; chunk_rows and threads mean nothing.
+ * when it is done. On a device a call enqueues. There: f32, bf16, f16; widths up to 128, of bf16 and f16 multiples of
+ * 8, whose heads begin at multiples of 16 bytes; the elements of a head lie together; what is not finite spreads over
+ * up to 64 rows beside it; receive_first is refused; chunk_rows and threads mean nothing.
  *
  * Threads: an object may be used by one thread at a time; options.threads > 1 starts and ends its own in every call.
  */

@@ -19,7 +19,7 @@ typedef struct scalars {
 #define SHARED_BYTES(width)                                                                                            \
     ((2 * PLACE_ELEMS(width) + STATE_ELEMS(width)) * 2 + 16 * ((int)(sizeof(scalars) + 15) / 16))
 
-HD_DEV void ask_chunk(uint16_t *places, const hd_linear_args *a, const hd_linear_part *p, int32_t turn, int width)
+HD_DEV void ask_chunk(uint16_t *places, const hd_linear_args *a, const hd_linear_stretch *p, int32_t turn, int width)
 {
     uint16_t *place = places + turn % 2 * PLACE_ELEMS(width);
     const int32_t first = hd_linear_chunk(a, p, turn, ROWS);
@@ -74,7 +74,7 @@ HD_DEV uint32_t weighed(uint32_t pair, float low, float high, heddle_dtype dtype
 }
 
 /* The warp's rows of the state, those of one stretch of 64: += k^T v of a chunk, each row by its weight. */
-HD_DEV void add_rows(float (*state)[4], const hd_linear_args *a, const hd_linear_part *p, const uint16_t *k,
+HD_DEV void add_rows(float (*state)[4], const hd_linear_args *a, const hd_linear_stretch *p, const uint16_t *k,
                      const uint16_t *v, const float *power, int32_t rows, int width, heddle_dtype dtype)
 {
     const uint16_t *column =
@@ -118,7 +118,7 @@ HD_DEV void add_chunk(float (*o)[4], const uint16_t *place, const hd_linear_args
     hd_tile_mix(o, s, place + 2 * HD_TILE_ELEMS(width), EIGHTS, COLUMNS, dtype);
 }
 
-HD_DEV void give_chunk(float (*o)[4], uint16_t *q, const hd_linear_args *a, const hd_linear_part *p, int32_t first,
+HD_DEV void give_chunk(float (*o)[4], uint16_t *q, const hd_linear_args *a, const hd_linear_stretch *p, int32_t first,
                        int width, heddle_dtype dtype)
 {
     const int32_t row = first + (int32_t)(HD_WARP * 16 + HD_LANE / 4), left = a->dv - p->column;
@@ -192,7 +192,7 @@ HD_DEV int32_t state_column(int i)
     return i / 4 * 8 + (int32_t)(HD_LANE % 4) * 2 + i % 2;
 }
 
-HD_DEV void begin_state(float (*state)[EIGHTS][4], const hd_linear_args *a, const hd_linear_part *p, int width)
+HD_DEV void begin_state(float (*state)[EIGHTS][4], const hd_linear_args *a, const hd_linear_stretch *p, int width)
 {
     HD_UNROLL
     for (int m = 0; m < width / ROWS; m++) {
@@ -203,7 +203,7 @@ HD_DEV void begin_state(float (*state)[EIGHTS][4], const hd_linear_args *a, cons
     }
 }
 
-HD_DEV void give_state(const float (*state)[EIGHTS][4], const hd_linear_args *a, const hd_linear_part *p, int width)
+HD_DEV void give_state(const float (*state)[EIGHTS][4], const hd_linear_args *a, const hd_linear_stretch *p, int width)
 {
     HD_UNROLL
     for (int m = 0; m < width / ROWS; m++) {
@@ -234,7 +234,7 @@ HD_DEV void walk(const hd_linear_args *a, heddle_dtype dtype, int width)
     HD_DYNAMIC_SHARED(uint16_t, places);
     uint16_t *shared = places + 2 * PLACE_ELEMS(width);
     scalars *all = (scalars *)(void *)(shared + STATE_ELEMS(width));
-    const hd_linear_part p = hd_linear_part_of(a, HD_BLOCK);
+    const hd_linear_stretch p = hd_linear_stretch_of(a, HD_BLOCK);
     const int32_t turns = (p.end - p.first + ROWS - 1) / ROWS;
     const int gives = a->of.o.data != 0;
     float state[MOST_STRETCHES][EIGHTS][4], factor = 1;

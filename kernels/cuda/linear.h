@@ -14,18 +14,18 @@ typedef struct hd_linear_args {
     int32_t n, dk, dv, segment_rows;
 } hd_linear_args;
 
-typedef struct hd_linear_part {
+typedef struct hd_linear_stretch {
     hd_attention_part of; /* where tokens are found: outer, inner, head */
     int32_t column;       /* the first one */
     int32_t first, end;   /* rows of the segment */
     int64_t state;        /* elements before the segment's */
     float *left;          /* where the state behind the segment goes; NULL: nowhere */
     float log2_decay;
-} hd_linear_part;
+} hd_linear_stretch;
 
-HD_DEV hd_linear_part hd_linear_part_of(const hd_linear_args *a, uint32_t n)
+HD_DEV hd_linear_stretch hd_linear_stretch_of(const hd_linear_args *a, uint32_t n)
 {
-    hd_linear_part p;
+    hd_linear_stretch p;
     uint32_t rest = n / a->tiles;
     p.column = (int32_t)(n - rest * a->tiles) * HD_LINEAR_COLUMNS;
     const uint32_t of_head = rest / a->segments, segment = rest - of_head * a->segments, fibre = of_head / a->heads;
@@ -44,14 +44,14 @@ HD_DEV hd_linear_part hd_linear_part_of(const hd_linear_args *a, uint32_t n)
 }
 
 /* The chunks of a segment in the order of the walk: the first row of the i-th. */
-HD_DEV int32_t hd_linear_chunk(const hd_linear_args *a, const hd_linear_part *p, int32_t i, int32_t rows)
+HD_DEV int32_t hd_linear_chunk(const hd_linear_args *a, const hd_linear_stretch *p, int32_t i, int32_t rows)
 {
     const int32_t chunks = (p->end - p->first + rows - 1) / rows;
     return p->first + (a->of.descends ? chunks - 1 - i : i) * rows;
 }
 
 /* Element (k, c) of the state in front of the segment, c counted from the block's first column. */
-HD_DEV float hd_linear_state_load(const hd_linear_args *a, const hd_linear_part *p, int32_t k, int32_t c)
+HD_DEV float hd_linear_state_load(const hd_linear_args *a, const hd_linear_stretch *p, int32_t k, int32_t c)
 {
     const int64_t at = a->of.is_turned ? (int64_t)(p->column + c) * a->dk + k : (int64_t)k * a->dv + p->column + c;
     const int is_there = a->of.o.data != 0 && a->of.states != 0 && k < a->dk && p->column + c < a->dv;
@@ -59,7 +59,8 @@ HD_DEV float hd_linear_state_load(const hd_linear_args *a, const hd_linear_part 
 }
 
 /* Of the state behind it. */
-HD_DEV void hd_linear_state_store(const hd_linear_args *a, const hd_linear_part *p, int32_t k, int32_t c, float value)
+HD_DEV void hd_linear_state_store(const hd_linear_args *a, const hd_linear_stretch *p, int32_t k, int32_t c,
+                                  float value)
 {
     if (k < a->dk && p->column + c < a->dv) {
         hd_float_store(p->left + (int64_t)k * a->dv + p->column + c, value);

@@ -44,7 +44,7 @@ HD_DEV int32_t own_state_row(int i)
 }
 
 /* Rows of a chunk; zeros from row `end` and column d on. */
-HD_DEV void take_rows(float *to, int stride, const hd_device_tokens *x, const hd_linear_part *p, int32_t first,
+HD_DEV void take_rows(float *to, int stride, const hd_device_tokens *x, const hd_linear_stretch *p, int32_t first,
                       int32_t from, int32_t d, int width)
 {
     const char *head = hd_tokens_at(x, &p->of, p->of.head, HEDDLE_F32);
@@ -108,7 +108,7 @@ HD_DEV void multiply(float (*sum)[OWN_COLUMNS], const float *x, int stride, cons
     }
 }
 
-HD_DEV void give_rows(const memory *m, const hd_linear_args *a, const hd_linear_part *p, int32_t first, int32_t rows,
+HD_DEV void give_rows(const memory *m, const hd_linear_args *a, const hd_linear_stretch *p, int32_t first, int32_t rows,
                       int width)
 {
     float o[OWN_ROWS][OWN_COLUMNS] = {{0}};
@@ -173,7 +173,7 @@ HD_DEV void walk(const hd_linear_args *a, int width)
 {
     HD_DYNAMIC_SHARED(float, all);
     const memory m = memory_of(all, width);
-    const hd_linear_part p = hd_linear_part_of(a, HD_BLOCK);
+    const hd_linear_stretch p = hd_linear_stretch_of(a, HD_BLOCK);
     const int gives = a->of.o.data != 0;
     float state[OWN_STATE][OWN_COLUMNS];
     HD_UNROLL

@@ -1,5 +1,5 @@
-/* Linear attention between its walks: from the parts of segments the states in front of them. A thread has an element of
- * a state, and goes through the segments in their order. */
+/* Linear attention between its walks: from the parts of segments the states in front of them. A thread has an element
+ * of a state, and goes through the segments in their order. */
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/rows.h"

@@ -155,7 +155,8 @@ void hd_linear_spread(heddle_linear_attention *a, int thread, int which, int64_t
 /* The state of `which` at a chunk, NULL where nothing comes before it. */
 const void *hd_linear_before(heddle_linear_attention *a, int which, int64_t sample_head, int64_t chunk);
 
-/* On a device (linear_on_make.c, linear_on.c). check: the same on all ranks, but for a device that is missing. take: what
+/* On a device (linear_on_make.c, linear_on.c). check: the same on all ranks, but for a device that is missing. take:
+ * what
  * this rank does alone; what it has made is attention->on, also where it failed. make: collective. */
 heddle_status hd_linear_on_check(const hd_linear_problem *problem, const heddle_comm *comm);
 heddle_status hd_linear_on_take_all(heddle_linear_attention *a);

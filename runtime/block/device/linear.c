@@ -1,5 +1,5 @@
-/* LINEAR on a device: norm, qkv, rotation of heads, linear attention where the rows lie, its norm, projection, residual;
- * and back. As on the CPU nothing is rounded to the block's type from the first layer to the norm. */
+/* LINEAR on a device: norm, qkv, rotation of heads, linear attention where the rows lie, its norm, projection,
+ * residual; and back. As on the CPU nothing is rounded to the block's type from the first layer to the norm. */
 #include "runtime/block/device/device.h"
 
 #include "runtime/attention/linear_on.h"
