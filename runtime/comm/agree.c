@@ -39,6 +39,16 @@ heddle_status hd_comm_agree(heddle_comm *comm, heddle_status mine)
     return hd_comm_agree_with(comm, mine, &own);
 }
 
+heddle_status hd_comm_agree_bits(heddle_comm *comm, heddle_status mine, int32_t *bits)
+{
+    hd_record own = {.number = *bits};
+    const heddle_status st = hd_comm_agree_with(comm, mine, &own);
+    for (int r = 0; r < comm->size && st == HEDDLE_OK; r++) {
+        *bits |= comm->records[r].number;
+    }
+    return st;
+}
+
 /* --- what all ask for --------------------------------------------------------------------------------------------- */
 
 typedef struct told {

@@ -14,10 +14,13 @@
 int64_t hd_comm_deadline_ns(const heddle_comm *comm, int64_t deadline_ms); /* absolute; 0 = the communicator's */
 /* HEDDLE_ERR_PEER when somebody gave up or died. Cheap; called in every wait loop. */
 heddle_status hd_comm_check(heddle_comm *comm);
+heddle_status hd_comm_look(void *comm); /* the same, for waits that ask something */
 
 /* Collective: everybody tells how it went so far. Returns `mine` when that failed, HEDDLE_ERR_PEER naming the first
  * rank whose failed, HEDDLE_OK when all went well. Before the result of a collective creation is used. */
 heddle_status hd_comm_agree(heddle_comm *comm, heddle_status mine);
+/* The same; *bits are those of any rank then. */
+heddle_status hd_comm_agree_bits(heddle_comm *comm, heddle_status mine, int32_t *bits);
 
 /* Collective: everybody tells what it asks for. Returns `mine` when that failed, HEDDLE_ERR_PEER where another rank's
  * did, HEDDLE_ERR_MISMATCH on every rank, naming the first rank that differs from the first of its team, the first

@@ -204,9 +204,9 @@ heddle_status hd_comm_attach(heddle_comm *comm, const char *device, heddle_wire 
 /* A wire, of HD_WIRES. */
 typedef struct hd_wire {
     /* Can this rank take part? place: of every rank's device. Any failure means no, and its sentence says why. Not
-     * collective. */
+     * collective. NULL: it can. */
     heddle_status (*check)(const heddle_comm *comm, const hd_device *device, const hd_device_place *place);
-    /* Collective: what it stands on, which ends with the communicator. */
+    /* Collective: what it stands on, which ends with the communicator. NULL: nothing. */
     heddle_status (*open)(heddle_comm *comm, hd_device *device);
     /* Has anybody given up? Never waits. */
     heddle_status (*look)(heddle_comm *comm);

@@ -44,22 +44,7 @@ static heddle_status check(const heddle_comm *comm, heddle_wire wire)
 
 enum { WHY_BYTES = 160 };
 
-static heddle_status check_host(const heddle_comm *comm, const hd_device *device, const hd_device_place *place)
-{
-    (void)place;
-    (void)comm;
-    (void)device;
-    return HEDDLE_OK;
-}
-
-static heddle_status open_host(heddle_comm *comm, hd_device *device)
-{
-    (void)comm;
-    (void)device;
-    return HEDDLE_OK;
-}
-
-const hd_wire hd_wire_host = {.check = check_host, .open = open_host, .look = hd_comm_check};
+const hd_wire hd_wire_host = {.look = hd_comm_check};
 
 #define ROW_OF(name, wire) {HEDDLE_WIRE_##name, &hd_wire_##wire},
 static const struct {
@@ -80,33 +65,24 @@ const hd_wire *hd_comm_wire_of(const heddle_comm *comm)
     return wires[i].of;
 }
 
-/* What a rank says of a wire. */
-typedef struct wire_answer {
-    int32_t can;
-    char why_not[WHY_BYTES];
-} wire_answer;
-
 /* Collective. *who: the first rank that cannot take part, and why; -1: all can. */
 static heddle_status ask_all(int *who, char *why_not, heddle_comm *comm, const hd_device *device,
                              const hd_device_place *place, int i)
 {
     heddle_status st = HEDDLE_OK;
-    wire_answer mine = {0}, *all = NULL;
-    mine.can = wires[i].of->check(comm, device, place) == HEDDLE_OK;
-    hd_copy_text(mine.why_not, WHY_BYTES, mine.can ? "" : heddle_last_error());
-    HD_TRY(
-        hd_comm_agree(comm, hd_alloc((void **)&all, (size_t)comm->size, sizeof *all, "what ranks say of the wires")));
-    HD_TRY(hd_comm_gather(comm, HD_CALL_ALLGATHER, &mine, all, sizeof mine));
+    const hd_wire *wire = wires[i].of;
+    hd_record own = {.number = wire->check == NULL || wire->check(comm, device, place) == HEDDLE_OK};
+    hd_copy_text(own.text, WHY_BYTES, own.number ? "" : heddle_last_error());
+    HD_TRY(hd_comm_agree_with(comm, HEDDLE_OK, &own));
     *who = -1;
     for (int r = comm->size - 1; r >= 0; r--) {
-        if (!all[r].can) {
+        if (!comm->records[r].number) {
             *who = r;
             const int at = snprintf(why_not, WHY_BYTES, "rank %d: ", r);
-            hd_copy_text(why_not + at, (size_t)(WHY_BYTES - at), all[r].why_not);
+            hd_copy_text(why_not + at, (size_t)(WHY_BYTES - at), comm->records[r].text);
         }
     }
 out:
-    hd_free(all);
     return st;
 }
 
@@ -121,7 +97,7 @@ static heddle_status try_wire(heddle_status *goes, char *why_not, heddle_comm *c
         *goes = hd_fail(HEDDLE_ERR_UNSUPPORTED, "wire %s: %s", wire_names[wires[i].wire], why_not);
         return HEDDLE_OK;
     }
-    *goes = wires[i].of->open(comm, device);
+    *goes = wires[i].of->open != NULL ? wires[i].of->open(comm, device) : HEDDLE_OK;
     if (*goes != HEDDLE_OK) {
         hd_copy_text(why_not, WHY_BYTES, heddle_last_error());
         HD_TRY(hd_comm_check(comm)); /* else that is the news */

@@ -23,19 +23,11 @@ static heddle_status check(const heddle_comm *comm, const hd_device *device, con
 /* Collective: rank 0's name for all. */
 static heddle_status share_id(unsigned char *id, heddle_comm *comm, const hd_messages *messages)
 {
-    heddle_status st = HEDDLE_OK;
-    unsigned char *all = NULL;
-    heddle_status mine =
-        hd_alloc((void **)&all, (size_t)comm->size, HEDDLE_MESSAGES_ID_BYTES, "names under which ranks meet");
-    memset(id, 0, HEDDLE_MESSAGES_ID_BYTES);
-    if (mine == HEDDLE_OK && comm->rank == 0) {
-        mine = messages->table->make_id(id);
-    }
-    HD_TRY(hd_comm_agree(comm, mine));
-    HD_TRY(hd_comm_gather(comm, HD_CALL_ALLGATHER, id, all, HEDDLE_MESSAGES_ID_BYTES));
-    memcpy(id, all, HEDDLE_MESSAGES_ID_BYTES);
-out:
-    hd_free(all);
+    hd_record own = {.name = 0};
+    _Static_assert(HEDDLE_MESSAGES_ID_BYTES <= sizeof own.text, "it goes with what all are told");
+    heddle_status st = comm->rank == 0 ? messages->table->make_id((unsigned char *)own.text) : HEDDLE_OK;
+    st = hd_comm_agree_with(comm, st, &own);
+    memcpy(id, comm->records[0].text, HEDDLE_MESSAGES_ID_BYTES);
     return st;
 }
 
@@ -64,6 +56,7 @@ static heddle_status prepare(greeting *g, hd_comm_nccl *nccl)
     hd_nccl_batch *l = &g->batch;
     HD_TRY(library->alloc(&g->words, device, (size_t)(root->size + 1) * WORD_BYTES));
     HD_TRY(library->stream_create(&g->stream, device));
+    g->enqueued.names = (hd_enqueued_names){root->rank, "end", "first exchange", "between devices"};
     HD_TRY(hd_enqueued_open(&g->enqueued, nccl->device));
     HD_TRY(hd_alloc((void **)&l->send, (size_t)root->size, sizeof *l->send, "messages between devices"));
     HD_TRY(hd_alloc((void **)&l->recv, (size_t)root->size, sizeof *l->recv, "messages between devices"));
@@ -87,28 +80,14 @@ static heddle_status look(void *arg)
     return st == HEDDLE_OK ? hd_comm_check(nccl->root) : st;
 }
 
-static heddle_status await(hd_comm_nccl *nccl, hd_enqueued *enqueued)
-{
-    heddle_status st = HEDDLE_OK;
-    int64_t deadline_ns = hd_comm_deadline_ns(nccl->root, patience_ms(nccl));
-    int done = 0;
-    HD_TRY(hd_enqueued_await(&done, enqueued, deadline_ns, look, nccl));
-    if (!done) {
-        return hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: the first messages between devices did not come",
-                       nccl->root->rank);
-    }
-    st = look(nccl); /* what failed has ended, too */
-out:
-    return st;
-}
-
 static heddle_status greet(greeting *g, hd_comm_nccl *nccl)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(g->batch.nsends > 0 ? hd_comm_nccl_begin(nccl, &g->batch, g->stream) : HEDDLE_OK);
     HD_TRY(hd_comm_nccl_settle(nccl, patience_ms(nccl), "the first exchange between devices"));
     HD_TRY(hd_enqueued_end(&g->enqueued, g->stream, HEDDLE_OK));
-    HD_TRY(await(nccl, &g->enqueued));
+    HD_TRY(hd_enqueued_wait(&g->enqueued, hd_comm_deadline_ns(nccl->root, patience_ms(nccl)), look, nccl));
+    HD_TRY(look(nccl)); /* what failed has ended, too */
     st = hd_comm_nccl_start_watch(nccl);
 out:
     return st;

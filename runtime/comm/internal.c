@@ -60,6 +60,11 @@ heddle_status hd_comm_check(heddle_comm *comm)
     return st != HEDDLE_OK ? st : look_outside(comm->root);
 }
 
+heddle_status hd_comm_look(void *comm)
+{
+    return hd_comm_check(comm);
+}
+
 void hd_comm_relax(heddle_comm *comm, int round)
 {
     heddle_comm *root = comm->root;

@@ -38,19 +38,12 @@ static heddle_status look(void *comm)
     return heddle_comm_poll(comm);
 }
 
-/* Until the stream is through. ask: as hd_enqueued_await has it, for the communicator. */
-static heddle_status settle(hd_executor_device *d, hd_device_look_fn ask)
+/* Until the stream is through. ask: as hd_enqueued_wait has it, for the communicator. */
+static heddle_status settle(hd_executor_device *d, heddle_stream stream, hd_device_look_fn ask)
 {
     heddle_status st;
-    int done = 0;
-    const int64_t deadline_ns = hd_comm_deadline_ns(d->comm, 0) + GRACE_NS;
-    HD_TRY(hd_enqueued_end(&d->copies, d->copies.stream, HEDDLE_OK));
-    HD_TRY(hd_enqueued_await(&done, &d->copies, deadline_ns, ask, d->comm));
-    if (!done) {
-        return hd_fail(HEDDLE_ERR_TIMEOUT,
-                       "rank %d: the stream of device %s did not come to the end of a switch before the deadline",
-                       hd_comm_rank_name(d->comm, heddle_comm_rank(d->comm)), d->device->name);
-    }
+    HD_TRY(hd_enqueued_end(&d->copies, stream, HEDDLE_OK));
+    HD_TRY(hd_enqueued_wait(&d->copies, hd_comm_deadline_ns(d->comm, 0) + GRACE_NS, ask, d->comm));
     st = ask != NULL ? ask(d->comm) : HEDDLE_OK; /* what failed has ended, too */
 out:
     return st;
@@ -109,6 +102,8 @@ heddle_status hd_executor_device_make(heddle_executor *e)
     e->device = d;
     d->comm = e->comm;
     d->device = hd_comm_device(e->comm);
+    d->copies.names = (hd_enqueued_names){hd_comm_rank_name(e->comm, heddle_comm_rank(e->comm)), "end", "switch",
+                                          "between a device and blocks"};
     HD_TRY(hd_enqueued_open(&d->copies, d->device));
     if (e->options.blocks == HEDDLE_SPACE_DEVICE) {
         return HEDDLE_OK;
@@ -126,7 +121,7 @@ out:
 static int has_ended(hd_executor_device *d)
 {
     const hd_sentence why = hd_sentence_keep();
-    return hd_sentence_say(&why, d->copies.mark != 0 ? settle(d, NULL) : HEDDLE_OK) == HEDDLE_OK;
+    return hd_sentence_say(&why, d->copies.mark != 0 ? settle(d, d->copies.stream, NULL) : HEDDLE_OK) == HEDDLE_OK;
 }
 
 void hd_executor_device_free(hd_executor_device *d)
@@ -204,8 +199,7 @@ static heddle_status bring_back(heddle_tensor *x, size_t *copied, heddle_executo
                        d->host_bytes);
     }
     HD_TRY(copy(d, d->host, there->data, bytes, stream));
-    d->copies.stream = stream; /* nothing to copy: there is the switch all the same */
-    HD_TRY(settle(d, look));
+    HD_TRY(settle(d, stream, look)); /* nothing to copy: there is the switch all the same */
     *copied = bytes;
     *x = *there;
     x->data = d->host;
@@ -227,7 +221,8 @@ static heddle_status bring(heddle_tensor *there, size_t *copied, heddle_executor
     HD_TRY(place(there, &bytes, e, x));
     if (!heddle_layout_equal(&x->layout, &like.layout, &e->info.mesh)) {
         HD_TRY(copy(d, there->data, x->data, bytes, stream));
-        HD_TRY(x->data != d->host && bytes > 0 ? settle(d, look) : HEDDLE_OK); /* the caller's again, whatever comes */
+        HD_TRY(x->data != d->host && bytes > 0 ? settle(d, stream, look)
+                                               : HEDDLE_OK); /* the caller's again, whatever comes */
         *copied = bytes;
     }
 out:
@@ -239,9 +234,7 @@ heddle_status hd_executor_settle(heddle_executor *e, heddle_stream stream)
     if (e->options.blocks != HEDDLE_SPACE_DEVICE || !e->options.timed) {
         return HEDDLE_OK;
     }
-    hd_enqueued_begin(&e->device->copies);
-    e->device->copies.stream = stream;
-    return settle(e->device, look);
+    return settle(e->device, stream, look);
 }
 
 heddle_status hd_executor_switch(heddle_executor *e, const char *stage, heddle_tensor *x, int backward, int64_t *copied,

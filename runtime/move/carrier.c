@@ -84,6 +84,7 @@ void hd_route_destroy(hd_route *r)
     const hd_sentence why = hd_sentence_keep(); /* of who is about to say why it ends */
     r->carrier->destroy(r);
     heddle_ignore(hd_sentence_say(&why, HEDDLE_OK));
+    hd_enqueued_close(&r->enqueued);
     hd_device_list_free(&r->before.list);
     hd_device_list_free(&r->after.list);
     if (r->owns_work) {
@@ -134,9 +135,47 @@ heddle_status hd_route_after(const hd_route *r, void *dst, heddle_stream stream)
     return hd_local_run(&r->after, dst, r->work + r->spec.after.at, stream);
 }
 
-hd_enqueued_names hd_route_names(const hd_route *r, const char *end)
+/* --- what is only enqueued ---------------------------------------------------------------------------------------- */
+
+heddle_status hd_route_open_enqueued(hd_route *r, const char *end)
 {
-    return (hd_enqueued_names){hd_comm_rank_name(r->comm, r->rank), end, r->spec.options.what, r->spec.options.line};
+    const hd_channel_options *o = &r->spec.options;
+    r->enqueued.names = (hd_enqueued_names){hd_comm_rank_name(r->comm, r->rank), end, o->what, o->line};
+    return hd_enqueued_open(&r->enqueued, r->device);
+}
+
+/* What failed has ended, too. */
+heddle_status hd_route_test_late(hd_route *r, int *done)
+{
+    heddle_status st;
+    *done = 0;
+    HD_TRY(r->late.look(r, 0));
+    HD_TRY(hd_enqueued_test(done, &r->enqueued));
+    st = *done ? r->late.look(r, 0) : HEDDLE_OK;
+out:
+    *done |= st != HEDDLE_OK;
+    return st == HEDDLE_OK ? st : r->late.fail(r, st);
+}
+
+static heddle_status look_around(void *route)
+{
+    hd_route *r = route;
+    return r->late.look(r, 1);
+}
+
+heddle_status hd_route_wait_late(hd_route *r)
+{
+    int done = 0;
+    const int64_t deadline_ns = hd_comm_deadline_ns(r->comm, r->spec.options.deadline_ms) + r->late.grace_ns;
+    heddle_status st = hd_enqueued_wait(&r->enqueued, deadline_ns, look_around, r);
+    return st == HEDDLE_OK ? hd_route_test_late(r, &done) : r->late.fail(r, st);
+}
+
+heddle_status hd_route_wait_on_late(hd_route *r, heddle_stream stream)
+{
+    heddle_status st = r->late.look(r, 0);
+    st = st == HEDDLE_OK ? hd_enqueued_order(&r->enqueued, stream) : st;
+    return st == HEDDLE_OK ? st : r->late.fail(r, st);
 }
 
 /* --- what is known ------------------------------------------------------------------------------------------------ */

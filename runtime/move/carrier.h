@@ -90,6 +90,13 @@ typedef struct hd_carrier {
     void (*destroy)(hd_route *route); /* also of one that was not finished */
 } hd_carrier;
 
+/* How a carrier that only enqueues executions hears that they go wrong. */
+typedef struct hd_late {
+    heddle_status (*look)(hd_route *route, int waits); /* waits: for this rank's own end, so that others may be gone */
+    heddle_status (*fail)(hd_route *route, heddle_status st); /* gives up; returns with its sentence */
+    int64_t grace_ns;                                         /* behind deadlines that the device keeps itself */
+} hd_late;
+
 struct hd_route {
     heddle_comm *comm;
     hd_device *device; /* of the arrays; NULL: they are the host's */
@@ -105,8 +112,10 @@ struct hd_route {
     hd_channel *channel; /* of a bare one, with its transfers */
     hd_transfer *transfer[HD_MAX_LEGS];
     int64_t executions;
-    int64_t *sent; /* [nranks] */
-    void *own;     /* the carrier's */
+    int64_t *sent;        /* [nranks] */
+    hd_enqueued enqueued; /* of a device: executions, or copies beside them */
+    hd_late late;
+    void *own; /* the carrier's */
 };
 
 /* --- for carriers ------------------------------------------------------------------------------------------------- */
@@ -135,7 +144,11 @@ heddle_status hd_route_say_refusal(const hd_route *route, int reason);
 /* *captures: the stream is being captured. */
 heddle_status hd_route_look_at(int *captures, const hd_route *route, heddle_stream stream);
 int hd_route_adds(const hd_route *route); /* this rank, while it is made */
-/* For hd_enqueued. */
-hd_enqueued_names hd_route_names(const hd_route *route, const char *end);
+/* Opens what is enqueued of it; end: for hd_enqueued_names. hd_route_destroy closes it. */
+heddle_status hd_route_open_enqueued(hd_route *route, const char *end);
+/* Of a carrier that has `late`. */
+heddle_status hd_route_test_late(hd_route *route, int *done);
+heddle_status hd_route_wait_late(hd_route *route);
+heddle_status hd_route_wait_on_late(hd_route *route, heddle_stream stream);
 
 #endif

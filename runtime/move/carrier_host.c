@@ -12,7 +12,6 @@ typedef struct images {
     char *memory; /* image of src, then that of dst */
     int64_t bytes, dst_at;
     int is_pinned;
-    hd_enqueued copies;
     void *dst;     /* of the execution under way */
     int is_behind; /* its image is still to be copied there */
 } images;
@@ -40,8 +39,7 @@ static heddle_status make_images(hd_route *r)
     HD_TRY(heddle_buffer_alloc((void **)&i->memory, r->comm, (size_t)i->bytes, HEDDLE_SPACE_HOST));
     /* It works without, only slower. */
     i->is_pinned = i->bytes > 0 && library->pin(i->memory, (size_t)i->bytes, r->device->number) == HEDDLE_OK;
-    i->copies.names = hd_route_names(r, "copies");
-    st = hd_enqueued_open(&i->copies, r->device);
+    st = hd_route_open_enqueued(r, "copies");
 out:
     return st;
 }
@@ -66,15 +64,11 @@ static heddle_status make(hd_route *r, heddle_status mine)
 
 /* --- executing ---------------------------------------------------------------------------------------------------- */
 
-static heddle_status look(void *comm)
-{
-    return hd_comm_check(comm);
-}
-
 /* What the stream has to do before may be anything, and never end. */
 static heddle_status await_copies(hd_route *r)
 {
-    return hd_enqueued_wait(&of(r)->copies, hd_comm_deadline_ns(r->comm, r->spec.options.deadline_ms), look, r->comm);
+    return hd_enqueued_wait(&r->enqueued, hd_comm_deadline_ns(r->comm, r->spec.options.deadline_ms), hd_comm_look,
+                            r->comm);
 }
 
 /* Returns when the image of src is there, which is when the stream has come so far, and that of dst is free. */
@@ -83,7 +77,8 @@ static heddle_status copy_in(hd_route *r, const void *src, heddle_stream stream)
     images *i = of(r);
     heddle_status st;
     HD_TRY(await_copies(r)); /* the last execution's image of dst is still read */
-    HD_TRY(hd_enqueued_end(&i->copies, stream, hd_device_copy(r->device, &r->spec.whole_src, i->memory, src, stream)));
+    HD_TRY(
+        hd_enqueued_end(&r->enqueued, stream, hd_device_copy(r->device, &r->spec.whole_src, i->memory, src, stream)));
     st = await_copies(r);
 out:
     return st;
@@ -115,9 +110,9 @@ static heddle_status begin(hd_route *r, const void *src, void *dst, heddle_strea
 static heddle_status end(hd_route *r, heddle_status st)
 {
     images *i = of(r);
-    const heddle_stream stream = i->copies.stream;
+    const heddle_stream stream = r->enqueued.stream;
     if (st == HEDDLE_OK && i->is_behind) {
-        st = hd_enqueued_end(&i->copies, stream,
+        st = hd_enqueued_end(&r->enqueued, stream,
                              hd_device_copy(r->device, &r->spec.whole_dst, i->dst, i->memory + i->dst_at, stream));
     }
     i->is_behind = 0;
@@ -150,7 +145,7 @@ static heddle_status test(hd_route *r, int *done)
     if (*done || st != HEDDLE_OK) {
         st = end(r, st);
     }
-    return st == HEDDLE_OK && *done ? hd_enqueued_test(done, &of(r)->copies) : st;
+    return st == HEDDLE_OK && *done ? hd_enqueued_test(done, &r->enqueued) : st;
 }
 
 static heddle_status wait(hd_route *r)
@@ -162,7 +157,7 @@ static heddle_status wait(hd_route *r)
 static heddle_status wait_on(hd_route *r, heddle_stream stream)
 {
     heddle_status st = end(r, of(r)->inner->carrier->wait(of(r)->inner));
-    return st == HEDDLE_OK ? hd_enqueued_order(&of(r)->copies, stream) : st;
+    return st == HEDDLE_OK ? hd_enqueued_order(&r->enqueued, stream) : st;
 }
 
 /* --- what is known ------------------------------------------------------------------------------------------------ */
@@ -195,13 +190,12 @@ static void destroy(hd_route *r)
         return;
     }
     hd_route_destroy(i->inner);
-    if (hd_enqueued_has_ended(&i->copies, hd_comm_deadline_ns(r->comm, r->spec.options.deadline_ms))) {
+    if (hd_enqueued_has_ended(&r->enqueued, hd_comm_deadline_ns(r->comm, r->spec.options.deadline_ms))) {
         if (i->is_pinned) {
             r->device->library->unpin(i->memory, r->device->number);
         }
         heddle_buffer_free(r->comm, i->memory);
     }
-    hd_enqueued_close(&i->copies);
     hd_free(i);
 }
 

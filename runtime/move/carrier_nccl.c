@@ -8,69 +8,12 @@ enum { END_NS = 1000000000 };
 
 typedef struct nccl {
     hd_nccl_phase *phase[HD_MAX_LEGS];
-    hd_enqueued executions;
     int was_awaited; /* after a failure */
 } nccl;
 
 static nccl *of(const hd_route *r)
 {
     return r->own;
-}
-
-/* --- making ------------------------------------------------------------------------------------------------------- */
-
-static heddle_status make_own(hd_route *r)
-{
-    heddle_status st;
-    HD_TRY(hd_alloc(&r->own, 1, sizeof(nccl), "a route"));
-    HD_TRY(hd_route_make_locals(r));
-    st = hd_route_take_memory(r);
-out:
-    return st;
-}
-
-static heddle_status make_phases(hd_route *r, const int *any_adds)
-{
-    heddle_status st = HEDDLE_OK;
-    nccl *n = of(r);
-    n->executions.may_ask_again = 1; /* at once, as what could not be recorded has failed */
-    n->executions.names = hd_route_names(r, "end");
-    HD_TRY(hd_enqueued_open(&n->executions, r->device));
-    HD_TRY(hd_device_load_kernels(r->device));
-    for (int p = 0; p < r->spec.nphases; p++) {
-        HD_TRY(hd_nccl_phase_create(&n->phase[p], r, p, any_adds[p]));
-    }
-out:
-    return st;
-}
-
-/* Collective: does any rank add in a phase? Those who send to it must know. */
-static heddle_status gather_adds(int *any, const hd_route *r)
-{
-    heddle_status st = HEDDLE_OK;
-    int mine[HD_MAX_LEGS] = {0}, *all = NULL;
-    HD_TRY(hd_comm_agree(r->comm, hd_alloc((void **)&all, (size_t)r->nranks, sizeof mine, "phases of a route")));
-    for (int p = 0; p < r->spec.nphases; p++) {
-        mine[p] = r->spec.phase[p].transfer.adds;
-    }
-    HD_TRY(hd_comm_allgather_or_abort(r->comm, mine, all, sizeof mine));
-    for (int i = 0; i < r->nranks * HD_MAX_LEGS; i++) {
-        any[i % HD_MAX_LEGS] |= all[i];
-    }
-out:
-    hd_free(all);
-    return st;
-}
-
-static heddle_status make(hd_route *r, heddle_status mine)
-{
-    heddle_status st = HEDDLE_OK;
-    int any_adds[HD_MAX_LEGS] = {0};
-    HD_TRY(hd_comm_agree(r->comm, mine == HEDDLE_OK ? make_own(r) : mine));
-    HD_TRY(gather_adds(any_adds, r));
-    st = hd_comm_agree(r->comm, make_phases(r, any_adds));
-out:
-    return st;
 }
 
 /* --- executing ---------------------------------------------------------------------------------------------------- */
@@ -81,13 +24,13 @@ static heddle_status enqueue(hd_route *r, const void *src, void *dst, heddle_str
 {
     heddle_status st = HEDDLE_OK;
     nccl *n = of(r);
-    HD_TRY(is_captured ? HEDDLE_OK : hd_enqueued_order(&n->executions, stream));
+    HD_TRY(is_captured ? HEDDLE_OK : hd_enqueued_order(&r->enqueued, stream));
     HD_TRY(hd_route_before(r, src, stream));
     for (int p = 0; p < r->spec.nphases; p++) {
         const hd_route_phase *phase = &r->spec.phase[p];
         const void *const from[] = HD_SPOTS(r, &phase->src, src, dst);
         void *const to[] = HD_SPOTS(r, &phase->dst, NULL, dst);
-        HD_TRY(hd_nccl_phase_run(n->phase[p], from[phase->src.in], to[phase->dst.in], stream, is_captured, r->sent));
+        HD_TRY(hd_nccl_phase_run(n->phase[p], from[phase->src.in], to[phase->dst.in], stream, is_captured));
     }
     st = hd_route_after(r, dst, stream);
 out:
@@ -96,7 +39,7 @@ out:
 
 static heddle_status record(hd_route *r, heddle_stream stream, int is_captured, heddle_status st)
 {
-    hd_enqueued *e = &of(r)->executions;
+    hd_enqueued *e = &r->enqueued;
     e->is_captured |= is_captured;
     st = is_captured ? st : hd_enqueued_end(e, stream, st);
     r->executions += st == HEDDLE_OK;
@@ -104,9 +47,9 @@ static heddle_status record(hd_route *r, heddle_stream stream, int is_captured, 
 }
 
 /* After a failure what is enqueued ends soon, unless the handle is the caller's. 0: it has not, or nobody knows. */
-static int has_ended(const hd_route *r)
+static int has_ended(hd_route *r)
 {
-    hd_enqueued *e = &of(r)->executions;
+    hd_enqueued *e = &r->enqueued;
     return hd_enqueued_has_ended(e, hd_now_ns() + END_NS) && !(e->is_captured && hd_comm_nccl_is_left(r->comm));
 }
 
@@ -153,36 +96,56 @@ static heddle_status start(hd_route *r, const void *src, void *dst, heddle_strea
     return st != HEDDLE_OK || captures ? refuse(r, HD_REFUSED_NOT_EXECUTE, st) : run(r, src, dst, stream);
 }
 
-static heddle_status test(hd_route *r, int *done)
+static heddle_status look(hd_route *r, int waits)
+{
+    (void)waits;
+    return hd_comm_nccl_check(r->comm);
+}
+
+static heddle_status fail_late(hd_route *r, heddle_status st)
+{
+    return await_end(r, st == HEDDLE_ERR_TIMEOUT ? hd_comm_nccl_give_up(r->comm, st) : st);
+}
+
+/* --- making ------------------------------------------------------------------------------------------------------- */
+
+static heddle_status make_own(hd_route *r)
+{
+    heddle_status st;
+    HD_TRY(hd_alloc(&r->own, 1, sizeof(nccl), "a route"));
+    r->late = (hd_late){.look = look, .fail = fail_late};
+    r->enqueued.may_ask_again = 1; /* at once, as what could not be recorded has failed */
+    HD_TRY(hd_route_make_locals(r));
+    st = hd_route_take_memory(r);
+out:
+    return st;
+}
+
+static heddle_status make_phases(hd_route *r, int32_t adds)
 {
     heddle_status st = HEDDLE_OK;
-    *done = 1;
-    HD_TRY(hd_comm_nccl_check(r->comm));
-    HD_TRY(hd_enqueued_test(done, &of(r)->executions));
-    st = *done ? hd_comm_nccl_check(r->comm) : HEDDLE_OK; /* what was aborted has ended, too */
+    nccl *n = of(r);
+    HD_TRY(hd_route_open_enqueued(r, "end"));
+    HD_TRY(hd_device_load_kernels(r->device));
+    for (int p = 0; p < r->spec.nphases; p++) {
+        HD_TRY(hd_nccl_phase_create(&n->phase[p], r, p, adds >> p & 1));
+    }
 out:
-    *done |= st != HEDDLE_OK;
-    return await_end(r, st);
+    return st;
 }
 
-static heddle_status look(void *comm)
+/* Who sends to a rank that adds must know. */
+static heddle_status make(hd_route *r, heddle_status mine)
 {
-    return hd_comm_nccl_check(comm);
-}
-
-static heddle_status wait(hd_route *r)
-{
-    int done = 0;
-    const int64_t deadline_ns = hd_comm_deadline_ns(r->comm, r->spec.options.deadline_ms);
-    heddle_status st = hd_enqueued_wait(&of(r)->executions, deadline_ns, look, r->comm);
-    st = st == HEDDLE_ERR_TIMEOUT ? hd_comm_nccl_give_up(r->comm, st) : st;
-    return st == HEDDLE_OK ? test(r, &done) : await_end(r, st);
-}
-
-static heddle_status wait_on(hd_route *r, heddle_stream stream)
-{
-    heddle_status st = hd_comm_nccl_check(r->comm);
-    return st == HEDDLE_OK ? hd_enqueued_order(&of(r)->executions, stream) : st;
+    heddle_status st = HEDDLE_OK;
+    int32_t adds = 0; /* bit by phase */
+    for (int p = 0; p < r->spec.nphases; p++) {
+        adds |= (r->spec.phase[p].transfer.adds != 0) << p;
+    }
+    HD_TRY(hd_comm_agree_bits(r->comm, mine == HEDDLE_OK ? make_own(r) : mine, &adds));
+    st = hd_comm_agree(r->comm, make_phases(r, adds));
+out:
+    return st;
 }
 
 /* --- what is known ------------------------------------------------------------------------------------------------ */
@@ -208,7 +171,7 @@ static void inform(hd_route_info *out, const hd_route *r)
     out->messages = all.messages;
     out->workspace_bytes += all.memory_bytes;
     out->is_capturable = 1;
-    out->is_captured = of(r)->executions.is_captured;
+    out->is_captured = r->enqueued.is_captured;
 }
 
 static void explain(hd_route_words *out, const hd_route *r)
@@ -229,14 +192,13 @@ static void destroy(hd_route *r)
     if (n == NULL) {
         return;
     }
-    (void)wait(r);
+    (void)hd_route_wait_late(r);
     if (!has_ended(r)) { /* somebody else has to end it: memory of the device stays from now on */
         hd_device_leave(r->device);
     }
     for (int p = 0; p < HD_MAX_LEGS; p++) {
         hd_nccl_phase_destroy(n->phase[p]);
     }
-    hd_enqueued_close(&n->executions);
     hd_free(n);
 }
 
@@ -244,9 +206,9 @@ const hd_carrier hd_carrier_nccl = {
     .make = make,
     .run = run,
     .start = start,
-    .test = test,
-    .wait = wait,
-    .wait_on = wait_on,
+    .test = hd_route_test_late,
+    .wait = hd_route_wait_late,
+    .wait_on = hd_route_wait_on_late,
     .refuse = refuse,
     .sent = sent,
     .inform = inform,

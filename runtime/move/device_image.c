@@ -4,15 +4,10 @@
 
 #include <stdio.h>
 
-static heddle_status look(void *comm)
-{
-    return hd_comm_check(comm);
-}
-
 static heddle_status settle(hd_image *image, heddle_status st)
 {
     HD_TRY(hd_enqueued_end(&image->copies, image->stream, st));
-    st = hd_enqueued_wait(&image->copies, hd_comm_deadline_ns(image->comm, 0), look, image->comm);
+    st = hd_enqueued_wait(&image->copies, hd_comm_deadline_ns(image->comm, 0), hd_comm_look, image->comm);
 out:
     return st;
 }

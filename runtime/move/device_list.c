@@ -1,11 +1,11 @@
 /* Copies within a device's memory as lists of boxes, each carried out by one launch; or as calls of its library, which
- * takes rows of one run. */
+ * takes rows of one run. And partial sums. */
 #include "runtime/move/device_list.h"
 #include "runtime/device/enqueued.h"
 
 #include <string.h>
 
-enum { BYTES_OF_A_BLOCK = 32768 /* at the least */, BASES = 2 };
+enum { BYTES_OF_A_BLOCK = 32768 /* at the least */, ALIGNMENT = 256 };
 
 static const hd_device_kernels *kernels_of(const hd_device *device)
 {
@@ -26,7 +26,8 @@ hd_device_box hd_device_box_of(const hd_copy *copy, int src_base, int dst_base)
     return box;
 }
 
-int hd_device_blocks_for(const hd_device_box *box, int nboxes, int most)
+/* By their bytes, 1 to `most`. */
+static int blocks_for(const hd_device_box *box, int nboxes, int most)
 {
     double blocks = 1;
     for (int i = 0; i < nboxes; i++) {
@@ -51,8 +52,8 @@ out:
     return st;
 }
 
-heddle_status hd_device_list_build(void **out, size_t *bytes, const hd_device *device, const hd_device_box *box,
-                                   int nboxes, int blocks)
+static heddle_status build(void **out, size_t *bytes, const hd_device *device, const hd_device_box *box, int nboxes,
+                           int blocks)
 {
     const hd_device_kernels *kernels = kernels_of(device);
     *bytes = kernels->list_bytes(box, nboxes, blocks);
@@ -90,19 +91,18 @@ out:
 }
 
 heddle_status hd_device_list_make(hd_device_list *out, hd_device *device, const hd_device_box *box, int nboxes,
-                                  int64_t deadline_ns)
+                                  int most_blocks, int64_t deadline_ns)
 {
     heddle_status st = HEDDLE_OK;
-    int most = 0, blocks;
+    int all = 0, blocks;
     size_t bytes = 0;
     *out = (hd_device_list){.device = device};
-    if (nboxes == 0) {
+    if (nboxes == 0 && most_blocks == 0) {
         return HEDDLE_OK;
     }
-    /* Nobody waits for anybody in these launches, so only their bytes and the device limit them. */
-    HD_TRY(device->library->blocks(&most, device->number));
-    blocks = hd_device_blocks_for(box, nboxes, most);
-    HD_TRY(hd_device_list_build(&out->list, &bytes, device, box, nboxes, blocks > nboxes ? blocks : nboxes));
+    HD_TRY(device->library->blocks(&all, device->number));
+    blocks = blocks_for(box, nboxes, most_blocks > 0 ? most_blocks : all);
+    HD_TRY(build(&out->list, &bytes, device, box, nboxes, most_blocks > 0 || blocks > nboxes ? blocks : nboxes));
     out->bytes = (int64_t)bytes;
     HD_TRY(hd_device_alloc(device, &out->on_device, bytes, HD_DEVICE_FOR_OWN));
     st = upload(out, deadline_ns);
@@ -111,6 +111,15 @@ out:
         hd_device_list_free(out);
     }
     return st;
+}
+
+heddle_status hd_device_list_of(hd_device_list *out, hd_device *device, const hd_copy *copy, int64_t deadline_ns)
+{
+    if (copy == NULL || hd_copy_bytes(copy) == 0) {
+        return HEDDLE_OK;
+    }
+    const hd_device_box box = hd_device_box_of(copy, 0, 0);
+    return hd_device_list_make(out, device, &box, 1, 0, deadline_ns);
 }
 
 void hd_device_list_free(hd_device_list *list)
@@ -122,18 +131,19 @@ void hd_device_list_free(hd_device_list *list)
     *list = (hd_device_list){0};
 }
 
-heddle_status hd_device_list_run(const hd_device_list *list, hd_device_act act, const void *const *src,
-                                 void *const *dst, heddle_stream stream)
+heddle_status hd_device_list_run(const hd_device_list *list, hd_device_act act, void *dst, const void *src,
+                                 void *staging, heddle_stream stream)
 {
     if (list->list == NULL) {
         return HEDDLE_OK;
     }
-    const heddle_device *library = list->device->library;
     const hd_device_kernels *kernels = kernels_of(list->device);
-    hd_device_move move = {
-        .list = list->list, .list_on_device = list->on_device, .nsrc = BASES, .ndst = BASES, .src = src, .dst = dst};
+    const void *const from[] = {src, staging};
+    void *const to[] = {dst, staging};
+    const hd_device_move move = {
+        .list = list->list, .list_on_device = list->on_device, .nsrc = 2, .ndst = 2, .src = from, .dst = to};
     int code = act == HD_DEVICE_COPY ? kernels->push(&move, stream) : kernels->clear(&move, stream);
-    return library->status(code, list->device->number, "a launch of copies");
+    return list->device->library->status(code, list->device->number, "a launch of copies");
 }
 
 heddle_status hd_local_make(hd_local *out, const hd_copy *copy, heddle_comm *comm, hd_device *device,
@@ -142,9 +152,8 @@ heddle_status hd_local_make(hd_local *out, const hd_copy *copy, heddle_comm *com
     heddle_status st = HEDDLE_OK;
     *out = (hd_local){.is_there = 1, .copy = *copy};
     if (device != NULL) {
-        hd_device_box box = hd_device_box_of(copy, 0, 0);
         HD_TRY(hd_device_load_kernels(device));
-        st = hd_device_list_make(&out->list, device, &box, 1, hd_comm_deadline_ns(comm, deadline_ms));
+        st = hd_device_list_of(&out->list, device, copy, hd_comm_deadline_ns(comm, deadline_ms));
     } else {
         out->by = hd_copy_choose(copy, (int64_t)heddle_comm_shared_cache_bytes(comm));
     }
@@ -161,7 +170,7 @@ heddle_status hd_local_run(const hd_local *local, void *dst, const void *src, he
         hd_copy_execute(&local->copy, &local->by, dst, src);
     } else if (local->is_there) {
         HD_TRY(list->device->library->enter(&before, list->device->number));
-        st = hd_device_list_run(list, HD_DEVICE_COPY, (const void *[]){src, NULL}, (void *[]){dst, NULL}, stream);
+        st = hd_device_list_run(list, HD_DEVICE_COPY, dst, src, NULL, stream);
         list->device->library->leave(before);
     }
 out:
@@ -202,4 +211,84 @@ heddle_status hd_device_copy(const hd_device *device, const hd_copy *copy, void 
     }
 out:
     return st;
+}
+
+/* --- partial sums ------------------------------------------------------------------------------------------------- */
+
+int64_t hd_device_reserve(int64_t *all_bytes, int64_t bytes)
+{
+    int64_t at = *all_bytes;
+    *all_bytes = (at + bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return at;
+}
+
+static void make_one(hd_device_sums *out, int *nterms, const hd_parts *recv, int first, const int64_t *part_at,
+                     int64_t elem_bytes, int64_t *memory_bytes)
+{
+    hd_device_sum *sum = &out->sum[out->nsums++];
+    hd_copy copy = recv->part[first].copy;
+    const int64_t bytes = hd_copy_bytes(&copy);
+    *sum = (hd_device_sum){.first = *nterms, .elems = bytes / elem_bytes};
+    for (int i = first; i < recv->count; i = hd_parts_alike(recv, first, i + 1)) {
+        out->term_at[(*nterms)++] = part_at[i];
+        sum->nterms++;
+    }
+    hd_copy_walk(&copy, HD_SIDE_DST);
+    hd_copy_make_dense(&copy, HD_SIDE_SRC, 0);
+    sum->is_direct = copy.nloops == 0;
+    sum->result_at = sum->is_direct ? copy.dst_offset_bytes : hd_device_reserve(memory_bytes, bytes);
+    if (!sum->is_direct) {
+        copy.src_offset_bytes = sum->result_at;
+        out->unpack[out->nunpacks++] = hd_device_box_of(&copy, 0, 0);
+        out->unpacked_bytes += bytes;
+    }
+}
+
+heddle_status hd_device_sums_make(hd_device_sums *out, const hd_parts *recv, const int64_t *part_at, int64_t elem_bytes,
+                                  int64_t *memory_bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    const size_t n = (size_t)recv->count;
+    int nterms = 0;
+    HD_TRY(hd_alloc((void **)&out->sum, n, sizeof *out->sum, "sums of a device"));
+    HD_TRY(hd_alloc((void **)&out->term_at, n, sizeof *out->term_at, "sums of a device"));
+    HD_TRY(hd_alloc((void **)&out->unpack, n, sizeof *out->unpack, "sums of a device"));
+    for (int i = 0; i < recv->count; i++) {
+        if (hd_parts_alike(recv, i, 0) == i) {
+            make_one(out, &nterms, recv, i, part_at, elem_bytes, memory_bytes);
+        }
+    }
+    for (int i = 0; i < out->nsums; i++) {
+        if (out->sum[i].nterms > HD_DEVICE_MAX_PEERS) {
+            return hd_fail(HEDDLE_ERR_UNSUPPORTED, "partial sums of %d ranks, a device's kernels add at most %d",
+                           out->sum[i].nterms, HD_DEVICE_MAX_PEERS);
+        }
+    }
+out:
+    return st;
+}
+
+heddle_status hd_device_sums_run(const hd_device_sums *sums, const hd_device *device, char *memory, char *dst,
+                                 heddle_dtype dtype, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_device_kernels *kernels = device->library->kernels;
+    for (int i = 0; i < sums->nsums; i++) {
+        const hd_device_sum *sum = &sums->sum[i];
+        const void *term[HD_DEVICE_MAX_PEERS];
+        for (int k = 0; k < sum->nterms; k++) {
+            term[k] = memory + sums->term_at[sum->first + k];
+        }
+        char *result = (sum->is_direct ? dst : memory) + sum->result_at;
+        int code = kernels->sum(result, term, sum->nterms, sum->elems, dtype, stream);
+        HD_TRY(device->library->status(code, device->number, "a launch of sums"));
+    }
+out:
+    return st;
+}
+
+void hd_device_sums_free(hd_device_sums *sums)
+{
+    HD_FREE_ALL(sums->sum, sums->term_at, sums->unpack);
+    *sums = (hd_device_sums){0};
 }

@@ -59,7 +59,7 @@ heddle_status hd_push_look(void *arg)
 void hd_push_look_beside(void *arg)
 {
     hd_push *p = arg;
-    hd_enqueued_look_beside(&p->ended);
+    hd_enqueued_look_beside(&p->route->enqueued);
 }
 
 /* Of what is enqueued, however it goes: launches end by the device's own deadlines, and at once after an abort. A
@@ -69,7 +69,7 @@ static int await_end(hd_push *p)
     const int64_t deadline_ns = p->broken.status == HEDDLE_OK
                                     ? hd_comm_deadline_ns(p->comm, p->spec->options.deadline_ms) + GRACE_NS
                                     : hd_now_ns() + END_NS;
-    return hd_enqueued_has_ended(&p->ended, deadline_ns);
+    return hd_enqueued_has_ended(&p->route->enqueued, deadline_ns);
 }
 
 /* Gives up. src and dst are the caller's again, unless the sentence says otherwise: this rank's launches have come to
@@ -84,44 +84,18 @@ static heddle_status fail_with(hd_push *p, heddle_status st)
                    p->is_settled ? "" : "; launches did not come to their end, and may still write dst");
 }
 
-static heddle_status test(hd_route *r, int *done)
+static heddle_status look(hd_route *r, int waits)
 {
-    hd_push *p = r->own;
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_enqueued_test(done, &p->ended));
-    st = hd_push_look(p);
-out:
-    *done |= st != HEDDLE_OK;
-    return st == HEDDLE_OK ? st : fail_with(p, st);
+    heddle_status st = hd_push_look(r->own);
+    return st == HEDDLE_OK && waits ? hd_comm_check(r->comm) : st;
 }
 
-static heddle_status look_around(void *arg)
+static heddle_status fail_late(hd_route *r, heddle_status st)
 {
-    hd_push *p = arg;
-    heddle_status st = hd_push_look(p);
-    return st == HEDDLE_OK ? hd_comm_check(p->comm) : st;
+    return fail_with(r->own, st);
 }
 
-heddle_status hd_push_await(hd_push *p)
-{
-    int done = 0;
-    const int64_t deadline_ns = hd_comm_deadline_ns(p->comm, p->spec->options.deadline_ms) + GRACE_NS;
-    heddle_status st = hd_enqueued_wait(&p->ended, deadline_ns, look_around, p);
-    return st == HEDDLE_OK ? test(p->route, &done) : fail_with(p, st);
-}
-
-static heddle_status wait(hd_route *r)
-{
-    return hd_push_await(r->own);
-}
-
-static heddle_status wait_on(hd_route *r, heddle_stream stream)
-{
-    hd_push *p = r->own;
-    heddle_status st = hd_push_look(p);
-    st = st == HEDDLE_OK ? hd_enqueued_order(&p->ended, stream) : st;
-    return st == HEDDLE_OK ? st : fail_with(p, st);
-}
+const hd_late hd_push_late = {look, fail_late, GRACE_NS};
 
 /* --- executions --------------------------------------------------------------------------------------------------- */
 
@@ -132,12 +106,12 @@ static heddle_status begin(hd_push *p, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(hd_push_look(p));
-    HD_TRY(hd_enqueued_order(&p->ended, stream));
-    hd_enqueued_begin(&p->ended);
+    HD_TRY(hd_enqueued_order(&p->route->enqueued, stream));
+    hd_enqueued_begin(&p->route->enqueued);
     if (atomic_load(p->view.alarm) != 0) {
         st = hd_comm_check(p->comm);
         if (st != HEDDLE_OK) {
-            hd_enqueued_end_none(&p->ended);
+            hd_enqueued_end_none(&p->route->enqueued);
         }
     }
 out:
@@ -154,7 +128,7 @@ static heddle_status go_beside(hd_push *p, const void *src, void *dst, heddle_st
     const heddle_device *library = p->device->library;
     HD_TRY(library->event_record(p->begun, p->device->number, stream));
     HD_TRY(library->stream_wait(p->stream, p->begun, p->device->number));
-    st = hd_enqueued_end(&p->ended, p->stream, hd_push_enqueue(p, src, dst, p->stream));
+    st = hd_enqueued_end(&p->route->enqueued, p->stream, hd_push_enqueue(p, src, dst, p->stream));
 out:
     return st == HEDDLE_OK ? st : fail_with(p, st);
 }
@@ -163,7 +137,7 @@ out:
 static heddle_status execute_waiting(hd_push *p, const void *src, void *dst)
 {
     heddle_status st = go_beside(p, src, dst, HEDDLE_NO_STREAM);
-    return st == HEDDLE_OK ? hd_push_await(p) : st;
+    return st == HEDDLE_OK ? hd_route_wait_late(p->route) : st;
 }
 
 static heddle_status run(hd_route *r, const void *src, void *dst, heddle_stream stream)
@@ -182,7 +156,7 @@ static heddle_status run(hd_route *r, const void *src, void *dst, heddle_stream 
                                     hd_comm_rank_name(p->comm, p->rank), p->spec->options.what, p->spec->options.line));
     }
     if (captures) { /* events from outside would be an order that the graph cannot have */
-        p->ended.is_captured = 1;
+        p->route->enqueued.is_captured = 1;
         HD_TRY(hd_push_look(p));
         st = hd_push_enqueue(p, src, dst, stream);
         return st == HEDDLE_OK ? st : fail_with(p, st);
@@ -191,7 +165,7 @@ static heddle_status run(hd_route *r, const void *src, void *dst, heddle_stream 
     if (st != HEDDLE_OK) {
         return st;
     }
-    st = hd_enqueued_end(&p->ended, stream, hd_push_enqueue(p, src, dst, stream));
+    st = hd_enqueued_end(&p->route->enqueued, stream, hd_push_enqueue(p, src, dst, stream));
 out:
     return st == HEDDLE_OK ? st : fail_with(p, st);
 }
@@ -236,13 +210,15 @@ static void inform(hd_route_info *out, const hd_route *r)
     int lands = 0;
     out->executions = (int64_t)__atomic_load_n(&last->epoch, __ATOMIC_ACQUIRE);  /* finished */
     out->device_ns = read_now(&last->end_ns) - read_now(&p->report[0].begin_ns); /* of the last one */
-    out->workspace_bytes = p->memory_bytes + p->lists_bytes + r->before.list.bytes + r->after.list.bytes;
+    out->workspace_bytes = p->memory_bytes + r->before.list.bytes + r->after.list.bytes;
     out->is_capturable = p->news == NULL;
-    out->is_captured = p->ended.is_captured;
+    out->is_captured = p->route->enqueued.is_captured;
     for (int i = 0; i < p->spec->nphases; i++) {
-        lands |= p->step[i].lands;
+        const hd_push_step *step = &p->step[i];
+        lands |= step->lands;
+        out->workspace_bytes += step->clear.bytes + step->push.bytes + step->unpack.bytes + step->land.bytes;
         for (int k = 0; k < p->nranks; k++) {
-            out->bytes_near += k == p->rank ? 0 : p->step[i].sent_bytes[k];
+            out->bytes_near += k == p->rank ? 0 : step->sent_bytes[k];
         }
     }
     if (p->news != NULL) {
@@ -268,11 +244,6 @@ static void explain(hd_route_words *out, const hd_route *r)
 
 /* --- ending ------------------------------------------------------------------------------------------------------- */
 
-static void free_list(hd_push_list *list)
-{
-    hd_free(list->list);
-}
-
 /* What a kernel may still touch stays the communicator's. Kernels of peers have ended when all went well; after a
  * failure nobody says so of graphs that peers replay. */
 static void free_memory(hd_push *p)
@@ -281,14 +252,13 @@ static void free_memory(hd_push *p)
         hd_device_leave(p->device);
         return;
     }
-    int is_touched = has_failed(p) && p->ended.is_captured;
+    int is_touched = has_failed(p) && p->route->enqueued.is_captured;
     if (has_failed(p)) {
         hd_comm_quiesce_devices(p->comm);
     }
     if (!is_touched) {
         hd_device_release(p->device, p->memory);
     }
-    hd_device_release(p->device, p->lists);
     if (p->report != NULL) {
         hd_device_page_back(p->device, p->report);
     }
@@ -304,13 +274,12 @@ static void destroy(hd_route *r)
     free_memory(p);
     hd_push_end_order(p);
     library->event_destroy(p->begun, p->device->number);
-    hd_enqueued_close(&p->ended);
     library->stream_destroy(p->stream, p->device->number);
     for (int i = 0; i < HD_MAX_LEGS; i++) {
-        free_list(&p->step[i].clear);
-        free_list(&p->step[i].push);
-        free_list(&p->step[i].unpack);
-        free_list(&p->step[i].land);
+        hd_device_list_free(&p->step[i].clear);
+        hd_device_list_free(&p->step[i].push);
+        hd_device_list_free(&p->step[i].unpack);
+        hd_device_list_free(&p->step[i].land);
         hd_device_sums_free(&p->step[i].sums);
     }
     hd_comm_outlook_remove(p->comm, &p->outlook);
@@ -322,9 +291,9 @@ const hd_carrier hd_carrier_peer = {
     .make = hd_push_make,
     .run = run,
     .start = start,
-    .test = test,
-    .wait = wait,
-    .wait_on = wait_on,
+    .test = hd_route_test_late,
+    .wait = hd_route_wait_late,
+    .wait_on = hd_route_wait_on_late,
     .refuse = refuse,
     .sent = sent,
     .inform = inform,

@@ -11,18 +11,10 @@
 
 #include "runtime/device/enqueued.h"
 #include "runtime/move/carrier.h"
-#include "runtime/move/device_sum.h"
-
-/* Boxes of one launch, in host memory and in the device's. */
-typedef struct hd_push_list {
-    void *list; /* NULL: nothing is launched */
-    int64_t at; /* in hd_push.lists */
-    size_t bytes;
-} hd_push_list;
 
 typedef struct hd_push_step {
-    hd_push_list clear, push, unpack; /* unpack: sums to where they belong */
-    hd_push_list land;                /* from where peers have stored to where it belongs */
+    hd_device_list clear, push, unpack; /* unpack: sums to where they belong */
+    hd_device_list land;                /* from where peers have stored to where it belongs */
     int64_t slots_at;    /* in the plan's memory: for terms, else for a destination that peers have not mapped */
     const void *told;    /* the destination that meet.place was made for */
     int lands;           /* peers store to the slots instead */
@@ -43,12 +35,10 @@ typedef struct hd_push {
     hd_push_step step[HD_MAX_LEGS];
     char *memory; /* of the device: work, slots, sums, and a state per phase; peers write there */
     int64_t states_at;
-    char *lists; /* of the device */
-    int64_t memory_bytes, lists_bytes;
+    int64_t memory_bytes;
     hd_device_report *report; /* [nphases] pinned */
     heddle_stream stream;     /* its own */
     void *begun;              /* an event of the caller's stream */
-    hd_enqueued ended;        /* behind the last launch */
     hd_comm_view view;
     int is_settled;            /* after a failure: what was enqueued has ended */
     struct hd_push_news *news; /* [nranks] NULL: kernels wait; else streams do, for events */
@@ -60,15 +50,11 @@ typedef struct hd_push {
 /* device_push_make.c. Collective. */
 heddle_status hd_push_make(hd_route *route, heddle_status mine);
 
-/* device_push_events.c: for streams that wait instead of kernels, where HEDDLE_DEVICE_SYNC asks for that. */
+/* device_push_launch.c. Takes the order in which executions meet, by kernels that wait or by streams that do. */
 heddle_status hd_push_take_order(hd_push *push);
 void hd_push_end_order(hd_push *push);
-/* Collective. The launch of a phase, whose move has this rank's own destination. */
-heddle_status hd_push_meet_by_events(hd_push *push, const hd_push_step *step, hd_device_move *move,
-                                     heddle_stream stream);
-
 heddle_status hd_push_enqueue(hd_push *push, const void *src, void *dst, heddle_stream stream);
-heddle_status hd_push_await(hd_push *push);
+extern const hd_late hd_push_late;
 heddle_status hd_push_look(void *push); /* has anything gone wrong on the device? */
 void hd_push_look_beside(void *push);   /* on the communicator's thread beside the rank's: is it over? */
 

@@ -1,35 +1,102 @@
 /* What one execution by stores between devices puts into a stream. */
 #include "runtime/move/device_push_inside.h"
 
+#include <string.h>
+
 /* On the plan's device as the current one, up to the last. */
 static heddle_status launched(const hd_push *p, int code)
 {
     return p->device->library->status(code, p->device->number, "a kernel's launch");
 }
 
-static hd_device_move move_of(const hd_push *p, const hd_push_list *list, const void *const *src, void *const *dst)
-{
-    return (hd_device_move){
-        .list = list->list, .list_on_device = p->lists + list->at, .nsrc = 1, .ndst = 1, .src = src, .dst = dst};
-}
+/* --- without kernels that wait ------------------------------------------------------------------------------------ */
 
-static heddle_status copy(const hd_push *p, const hd_push_list *list, const void *src, void *dst, heddle_stream stream)
+/* For tools that let one kernel run at a time (compute-sanitizer, profilers, CUDA_LAUNCH_BLOCKING), under which a kernel
+ * that waits for a peer's waits for ever: ranks tell one another on the host what events their streams come to, and
+ * streams go on behind those. */
+
+/* What a rank tells all others of its stream. */
+struct hd_push_news {
+    uint64_t event; /* of it, behind which */
+    uint64_t place; /* what is here may be written */
+};
+
+heddle_status hd_push_take_order(hd_push *p)
 {
-    if (list->list == NULL) {
+    heddle_status st = HEDDLE_OK;
+    const heddle_device *library = p->device->library;
+    const char *asked = hd_env("HEDDLE_DEVICE_SYNC");
+    if (asked == NULL || strcmp(asked, "flags") == 0) {
         return HEDDLE_OK;
     }
-    const hd_device_move move = move_of(p, list, &src, &dst);
-    return launched(p, p->kernels->push(&move, stream));
+    if (strcmp(asked, "events") != 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "HEDDLE_DEVICE_SYNC is '%.40s', wanted flags or events", asked);
+    }
+    if (!hd_comm_shares_address_space(p->comm)) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                       "HEDDLE_DEVICE_SYNC=events is for ranks that are threads of one process");
+    }
+    HD_TRY(hd_alloc((void **)&p->news, (size_t)p->nranks, sizeof *p->news, "events of ranks"));
+    HD_TRY(library->event_create(&p->ready, p->device->number));
+    st = library->event_create(&p->moved, p->device->number);
+out:
+    return st;
 }
 
-static heddle_status clear(const hd_push *p, const hd_push_list *list, void *dst, heddle_stream stream)
+void hd_push_end_order(hd_push *p)
 {
-    if (list->list == NULL) {
-        return HEDDLE_OK;
-    }
-    const hd_device_move move = move_of(p, list, NULL, &dst);
-    return launched(p, p->kernels->clear(&move, stream));
+    p->device->library->event_destroy(p->ready, p->device->number);
+    p->device->library->event_destroy(p->moved, p->device->number);
+    hd_free(p->news);
 }
+
+/* Collective. What the stream has from now on comes behind what all streams have by now. An event is recorded again
+ * only when everybody has been here once more, and so has told its stream of the last time. */
+static heddle_status go_together(hd_push *p, void *event, const void *place, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_device *library = p->device->library;
+    const struct hd_push_news own = {(uintptr_t)event, (uintptr_t)place};
+    HD_TRY(library->event_record(event, p->device->number, stream));
+    HD_TRY(hd_comm_allgather_or_abort(p->comm, &own, p->news, sizeof own));
+    for (int r = 0; r < p->nranks; r++) {
+        if (r != p->rank) {
+            HD_TRY(library->stream_wait(stream, (void *)(uintptr_t)p->news[r].event, p->device->number));
+        }
+    }
+out:
+    return st;
+}
+
+/* Enqueued so far, as kernels that meet report what they have moved. */
+static void count(const hd_push *p, const hd_push_step *step)
+{
+    hd_device_report *report = step->meet.report;
+    for (int r = 0; r < p->nranks; r++) {
+        report->bytes_to[r] += (uint64_t)step->sent_bytes[r];
+    }
+    __atomic_store_n(&report->epoch, report->epoch + 1, __ATOMIC_RELEASE);
+}
+
+/* Collective. The launch of a phase, whose move has this rank's own destination. */
+static heddle_status meet_by_events(hd_push *p, const hd_push_step *step, hd_device_move *move, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    void *at[HD_DEVICE_MAX_PEERS];
+    HD_TRY(go_together(p, p->ready, move->dst[0], stream));
+    for (int r = 0; r < p->nranks; r++) {
+        at[r] = (void *)(uintptr_t)p->news[r].place;
+    }
+    move->dst = at;
+    move->ndst = p->nranks;
+    HD_TRY(launched(p, p->kernels->push(move, stream)));
+    HD_TRY(go_together(p, p->moved, NULL, stream));
+    count(p, step);
+out:
+    return st;
+}
+
+/* --- with them ---------------------------------------------------------------------------------------------------- */
 
 /* 0: there is a rank that cannot store to all of it. Ranks of one process have one address for it; on other devices
  * they reach what those reach. */
@@ -50,9 +117,11 @@ static int tell(const hd_push *p, hd_push_step *step, const void *at, int64_t by
 /* What stays begins at `at`, and so does what peers store here, where they reach it; they may have mapped it since. */
 static heddle_status meet(hd_push *p, hd_push_step *step, const void *src, void *at, heddle_stream stream)
 {
-    hd_device_move move = move_of(p, &step->push, &src, &at);
+    const hd_device_list *push = &step->push;
+    hd_device_move move = {
+        .list = push->list, .list_on_device = push->on_device, .nsrc = 1, .ndst = 1, .src = &src, .dst = &at};
     if (p->news != NULL) {
-        return hd_push_meet_by_events(p, step, &move, stream);
+        return meet_by_events(p, step, &move, stream);
     }
     if (step->told != at || step->lands) {
         const int64_t bytes = step->land.list != NULL ? p->spec->dst_bytes : 0; /* else it is memory of the plan */
@@ -68,7 +137,9 @@ static heddle_status meet(hd_push *p, hd_push_step *step, const void *src, void 
     }
     move.meet = &step->meet;
     heddle_status st = launched(p, p->kernels->push(&move, stream));
-    return st == HEDDLE_OK && step->lands ? copy(p, &step->land, p->memory + step->slots_at, at, stream) : st;
+    return st == HEDDLE_OK && step->lands
+               ? hd_device_list_run(&step->land, HD_DEVICE_COPY, at, p->memory + step->slots_at, NULL, stream)
+               : st;
 }
 
 static heddle_status enqueue_all(hd_push *p, const void *src, void *dst, heddle_stream stream)
@@ -82,12 +153,14 @@ static heddle_status enqueue_all(hd_push *p, const void *src, void *dst, heddle_
         const hd_route_phase *phase = &p->spec->phase[i];
         const void *const spots[] = HD_SPOTS(p->route, &phase->src, src, dst), *from = spots[phase->src.in];
         void *const ends[] = HD_SPOTS(p->route, &phase->dst, NULL, dst), *to = ends[phase->dst.in];
-        HD_TRY(clear(p, &step->clear, to, stream));
+        if (step->clear.list != NULL) {
+            HD_TRY(hd_device_list_run(&step->clear, HD_DEVICE_CLEAR, to, NULL, NULL, stream));
+        }
         HD_TRY(meet(p, step, from, phase->transfer.adds ? p->memory + step->slots_at : to, stream));
         if (step->sums.nsums > 0) {
             HD_TRY(hd_device_sums_run(&step->sums, p->device, p->memory, to, p->spec->dtype, stream));
+            HD_TRY(hd_device_list_run(&step->unpack, HD_DEVICE_COPY, to, p->memory, NULL, stream));
         }
-        HD_TRY(copy(p, &step->unpack, p->memory, to, stream));
     }
     if (p->route->after.is_there) {
         st = hd_route_after(p->route, dst, stream);

@@ -5,31 +5,9 @@
 
 /* --- lists -------------------------------------------------------------------------------------------------------- */
 
-static hd_device_box box_of(const hd_copy *copy, int peer)
+static int64_t deadline_ns(const hd_push *p)
 {
-    hd_device_box box = hd_device_box_of(copy, 0, 0);
-    box.peer = peer;
-    return box;
-}
-
-static heddle_status make_list(hd_push_list *out, hd_push *p, const hd_device_box *box, int nboxes, int most_blocks)
-{
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_device_list_build(&out->list, &out->bytes, p->device, box, nboxes,
-                                hd_device_blocks_for(box, nboxes, most_blocks)));
-    out->at = hd_device_reserve(&p->lists_bytes, (int64_t)out->bytes);
-out:
-    return st;
-}
-
-/* Launches of all ranks that share the device wait for one another there, so all their blocks must run at the same
- * time: this is a rank's share of them. */
-static heddle_status share_blocks(hd_push *p)
-{
-    int all = 0;
-    heddle_status st = p->device->library->blocks(&all, p->device->number);
-    p->most_blocks = all / p->sharers.all;
-    return st;
+    return hd_comm_deadline_ns(p->comm, p->spec->options.deadline_ms);
 }
 
 /* Of a launch that meets. Its blocks stay on the device while they wait, where nothing else fits beside them, and a few
@@ -50,7 +28,7 @@ static int meeting_blocks(const hd_push *p, const hd_push_step *step)
 }
 
 /* Each box is several where it is very long, and each of them has a block at the least. */
-static heddle_status check_blocks(const hd_push *p, const hd_push_list *list)
+static heddle_status check_blocks(const hd_push *p, const hd_device_list *list)
 {
     int blocks = p->kernels->list_blocks(list->list);
     return blocks <= p->most_blocks
@@ -60,15 +38,6 @@ static heddle_status check_blocks(const hd_push *p, const hd_push_list *list)
                          "each has %d; %s %s",
                          hd_comm_rank_name(p->comm, p->rank), p->spec->options.what, blocks, p->sharers.all,
                          p->device->name, p->most_blocks, p->spec->options.what, p->spec->options.line);
-}
-
-static heddle_status make_clear(hd_push_list *out, hd_push *p, const hd_copy *copy)
-{
-    if (copy == NULL || hd_copy_bytes(copy) == 0) {
-        return HEDDLE_OK;
-    }
-    hd_device_box box = box_of(copy, p->rank);
-    return make_list(out, p, &box, 1, p->most_blocks);
 }
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */
@@ -94,9 +63,7 @@ static heddle_status make_sums(hd_push_step *step, hd_push *p, const hd_parts *r
         slot_of[recv->part[i].peer] = part_at[i] - step->slots_at;
     }
     HD_TRY(hd_device_sums_make(&step->sums, recv, part_at, p->spec->elem_bytes, &p->memory_bytes));
-    if (step->sums.nunpacks > 0) {
-        st = make_list(&step->unpack, p, step->sums.unpack, step->sums.nunpacks, p->most_blocks);
-    }
+    st = hd_device_list_make(&step->unpack, p->device, step->sums.unpack, step->sums.nunpacks, 0, deadline_ns(p));
 out:
     hd_free(part_at);
     return st;
@@ -118,12 +85,12 @@ static heddle_status make_landing(hd_push_step *step, hd_push *p, const hd_parts
             copy.src_offset_bytes = copy.dst_offset_bytes;
             memcpy(copy.src_stride_bytes, copy.dst_stride_bytes, sizeof copy.src_stride_bytes);
             hd_copy_walk(&copy, HD_SIDE_DST);
-            box[nboxes++] = box_of(&copy, p->rank);
+            box[nboxes++] = hd_device_box_of(&copy, 0, 0);
         }
     }
     if (nboxes > 0) {
         step->slots_at = hd_device_reserve(&p->memory_bytes, p->spec->dst_bytes);
-        st = make_list(&step->land, p, box, nboxes, p->most_blocks);
+        st = hd_device_list_make(&step->land, p->device, box, nboxes, 0, deadline_ns(p));
     }
 out:
     hd_free(box);
@@ -154,12 +121,12 @@ static heddle_status make_pushes(hd_push_step *step, hd_push *p, int phase, cons
                 int64_t slot = all[peer].slot_of[phase][p->rank];
                 const hd_copy copy = slot < 0 ? send->part[i].copy : in_slot(&send->part[i].copy, slot);
                 step->sent_bytes[peer] += hd_copy_bytes(&copy);
-                box[nboxes] = box_of(&copy, peer);
-                box[nboxes++].dst_base = p->news != NULL ? peer : 0;
+                box[nboxes] = hd_device_box_of(&copy, 0, p->news != NULL ? peer : 0);
+                box[nboxes++].peer = peer;
             }
         }
     }
-    HD_TRY(make_list(&step->push, p, box, nboxes, meeting_blocks(p, step)));
+    HD_TRY(hd_device_list_make(&step->push, p->device, box, nboxes, meeting_blocks(p, step), deadline_ns(p)));
     st = p->news != NULL ? HEDDLE_OK : check_blocks(p, &step->push);
 out:
     hd_free(box);
@@ -173,8 +140,7 @@ static heddle_status make_meet(hd_push_step *step, hd_push *p, int phase, const 
                              .npeers = p->nranks,
                              .needs_ready = 1, /* what is written may still be read by what the stream has before */
                              .announces = 1,
-                             .deadline_ns =
-                                 (uint64_t)(hd_comm_deadline_ns(p->comm, p->spec->options.deadline_ms) - hd_now_ns()),
+                             .deadline_ns = (uint64_t)(deadline_ns(p) - hd_now_ns()),
                              .abort_word = hd_comm_abort_word(p->comm),
                              .report = &p->report[phase]};
     for (int r = 0; r < p->nranks; r++) {
@@ -201,20 +167,22 @@ static heddle_status make_own(hd_push *p, told *mine)
 {
     heddle_status st = HEDDLE_OK;
     const heddle_device *library = p->device->library;
+    int all_blocks = 0;
     memset(mine->slot_of, 0xff, sizeof mine->slot_of);
     HD_TRY(hd_device_load_kernels(p->device));
-    HD_TRY(share_blocks(p));
+    HD_TRY(library->blocks(&all_blocks, p->device->number));
+    p->most_blocks = all_blocks / p->sharers.all; /* those of all ranks must run at the same time */
     HD_TRY(hd_push_take_order(p));
     HD_TRY(hd_device_page(p->device, (void **)&p->report));
     HD_TRY(library->stream_create(&p->stream, p->device->number));
     HD_TRY(library->event_create(&p->begun, p->device->number));
-    HD_TRY(hd_enqueued_open(&p->ended, p->device));
+    HD_TRY(hd_route_open_enqueued(p->route, "end"));
     hd_comm_outlook_add(p->comm, &p->outlook);
     hd_device_reserve(&p->memory_bytes, p->spec->work_bytes);
     for (int i = 0; i < p->spec->nphases; i++) {
         const hd_transfer_spec *phase = &p->spec->phase[i].transfer;
         hd_push_step *step = &p->step[i];
-        HD_TRY(make_clear(&step->clear, p, phase->clear));
+        HD_TRY(hd_device_list_of(&step->clear, p->device, phase->clear, deadline_ns(p)));
         if (phase->adds) {
             HD_TRY(make_sums(step, p, &phase->recv, mine->slot_of[i]));
         } else if (p->spec->phase[i].dst.in == HD_IN_DST && !hd_comm_shares_address_space(p->comm)) {
@@ -228,34 +196,18 @@ out:
     return st;
 }
 
-static void put(char *image, const hd_push_list *list)
-{
-    if (list->list != NULL) {
-        memcpy(image + list->at, list->list, list->bytes);
-    }
-}
-
-/* Lists, and states, which begin as zeros, to the device. */
-static heddle_status upload(hd_push *p)
+/* States begin as zeros. */
+static heddle_status clear_states(hd_push *p)
 {
     heddle_status st = HEDDLE_OK;
-    const heddle_device *library = p->device->library;
-    const int64_t states_bytes = p->spec->nphases * (int64_t)sizeof(hd_device_state);
-    char *image = NULL;
-    HD_TRY(hd_alloc((void **)&image, 1, (size_t)(p->lists_bytes + states_bytes), "boxes of a device"));
-    for (int i = 0; i < p->spec->nphases; i++) {
-        put(image, &p->step[i].clear);
-        put(image, &p->step[i].push);
-        put(image, &p->step[i].unpack);
-        put(image, &p->step[i].land);
-    }
-    HD_TRY(library->copy(p->lists, 0, image, 0, p->lists_bytes, 1, p->device->number, p->stream));
-    HD_TRY(library->copy(p->memory + p->states_at, 0, image + p->lists_bytes, 0, states_bytes, 1, p->device->number,
-                         p->stream));
-    HD_TRY(hd_enqueued_end(&p->ended, p->stream, HEDDLE_OK));
-    st = hd_push_await(p);
+    const int64_t bytes = p->spec->nphases * (int64_t)sizeof(hd_device_state);
+    void *zeros = NULL;
+    HD_TRY(hd_alloc(&zeros, 1, (size_t)bytes, "states of a device"));
+    HD_TRY(p->device->library->copy(p->memory + p->states_at, 0, zeros, 0, bytes, 1, p->device->number, p->stream));
+    HD_TRY(hd_enqueued_end(&p->route->enqueued, p->stream, HEDDLE_OK));
+    st = hd_route_wait_late(p->route);
 out:
-    hd_free(image);
+    hd_free(zeros);
     return st;
 }
 
@@ -267,8 +219,7 @@ static heddle_status make_rest(hd_push *p, const told *all)
         HD_TRY(make_pushes(&p->step[i], p, i, all));
         HD_TRY(make_meet(&p->step[i], p, i, all));
     }
-    HD_TRY(hd_device_alloc(p->device, (void **)&p->lists, (size_t)p->lists_bytes, HD_DEVICE_FOR_OWN));
-    HD_TRY(upload(p));
+    st = clear_states(p);
 out:
     return st;
 }
@@ -288,9 +239,9 @@ static heddle_status alloc_push(hd_push **out, hd_route *r)
         p->rank = r->rank;
         p->nranks = r->nranks;
         hd_comm_get_view(&p->view, p->comm);
-        p->ended.count = p->view.on_device;
-        p->ended.may_ask_again = 1; /* at once, as what could not be recorded has failed */
-        p->ended.names = hd_route_names(r, "end");
+        r->enqueued.count = p->view.on_device;
+        r->enqueued.may_ask_again = 1; /* at once, as what could not be recorded has failed */
+        r->late = hd_push_late;
         p->outlook = (hd_outlook){.ask = hd_push_look, .ask_beside = hd_push_look_beside, .arg = p};
     }
     return st;

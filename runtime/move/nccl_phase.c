@@ -1,18 +1,18 @@
 /* A phase of a route as messages between devices: pack, exchange, unpack or add. */
 #include "runtime/move/nccl_phase.h"
-#include "runtime/move/device_sum.h"
 
 #include <string.h>
 
+/* Where a message lies: in the caller's array, or packed in the staging; and of which rank of comm the other end is. */
+typedef struct place {
+    int64_t at;
+    int is_packed, peer;
+} place;
+
 struct hd_nccl_phase {
-    heddle_comm *comm;
-    hd_device *device;
-    heddle_dtype dtype;
-    int64_t elem_bytes;
+    hd_route *route;
     hd_nccl_batch batch;
-    int64_t *send_at, *recv_at;               /* where a message lies */
-    unsigned char *send_packed, *recv_packed; /* 1: in the staging */
-    int *send_to;                             /* ranks of comm */
+    place *from, *to; /* of messages */
     char *staging;
     int64_t staging_bytes, bytes, packed_bytes;
     hd_device_list clear, before, after;
@@ -24,7 +24,6 @@ typedef struct making {
     hd_nccl_phase *n;
     const hd_transfer_spec *spec;
     int any_adds; /* on any rank */
-    int rank;
     hd_device_box *before, *after;
     int nbefore, nafter;
     int64_t own_at;   /* of the own part in the staging, where it is a term; -1: no such part */
@@ -58,14 +57,12 @@ static void add_send(making *m, const hd_part *part)
 {
     hd_nccl_phase *n = m->n;
     hd_copy copy = stream_of(m, part);
-    heddle_message whole = hd_copy_message(&copy, HD_SIDE_SRC, part->peer);
-    int i = n->batch.nsends++;
+    const heddle_message whole = hd_copy_message(&copy, HD_SIDE_SRC, part->peer);
+    const int is_packed = whole.nloops > 0, i = n->batch.nsends++;
     n->batch.send[i] =
-        (heddle_device_message){.bytes = hd_copy_bytes(&copy), .peer = hd_comm_rank_name(n->comm, part->peer)};
-    n->send_to[i] = part->peer;
+        (heddle_device_message){.bytes = hd_copy_bytes(&copy), .peer = hd_comm_rank_name(n->route->comm, part->peer)};
     n->bytes += n->batch.send[i].bytes;
-    n->send_packed[i] = whole.nloops > 0;
-    n->send_at[i] = whole.nloops > 0 ? pack(m, copy) : whole.offset_bytes;
+    n->from[i] = (place){is_packed ? pack(m, copy) : whole.offset_bytes, is_packed, part->peer};
 }
 
 static void add_sends(making *m)
@@ -73,7 +70,7 @@ static void add_sends(making *m)
     const hd_parts *send = &m->spec->send;
     for (int i = 0; i < send->count; i++) {
         const hd_part *part = &send->part[i];
-        if (part->peer != m->rank) {
+        if (part->peer != m->n->route->rank) {
             add_send(m, part);
         } else if (m->spec->adds) {
             m->own_at = pack(m, stream_of(m, part));
@@ -105,17 +102,18 @@ static void add_recvs(making *m)
         hd_copy copy = stream_of(m, part);
         heddle_message whole = hd_copy_message(&copy, HD_SIDE_DST, part->peer);
         int packed = adds || whole.nloops > 0, k = n->batch.nrecvs;
-        if (part->peer == m->rank) {
+        if (part->peer == m->n->route->rank) {
             m->part_at[i] = m->own_at;
             continue;
         }
         int64_t bytes = hd_copy_bytes(&copy);
-        n->batch.recv[k] = (heddle_device_message){.bytes = bytes, .peer = hd_comm_rank_name(n->comm, part->peer)};
-        n->recv_packed[k] = (unsigned char)packed;
-        n->recv_at[k] = m->part_at[i] = packed ? hd_device_reserve(&n->staging_bytes, bytes) : whole.offset_bytes;
+        n->batch.recv[k] =
+            (heddle_device_message){.bytes = bytes, .peer = hd_comm_rank_name(n->route->comm, part->peer)};
+        m->part_at[i] = packed ? hd_device_reserve(&n->staging_bytes, bytes) : whole.offset_bytes;
+        n->to[k] = (place){m->part_at[i], packed, part->peer};
         n->batch.nrecvs++;
         if (packed && !adds) {
-            unpack(m, copy, n->recv_at[k]);
+            unpack(m, copy, m->part_at[i]);
         }
     }
 }
@@ -125,7 +123,8 @@ static void add_recvs(making *m)
 static heddle_status add_sums(making *m)
 {
     hd_nccl_phase *n = m->n;
-    heddle_status st = hd_device_sums_make(&n->sums, &m->spec->recv, m->part_at, n->elem_bytes, &n->staging_bytes);
+    heddle_status st =
+        hd_device_sums_make(&n->sums, &m->spec->recv, m->part_at, n->route->spec.elem_bytes, &n->staging_bytes);
     for (int i = 0; i < n->sums.nunpacks; i++) {
         m->after[m->nafter] = n->sums.unpack[i];
         m->after[m->nafter++].src_base = 1;
@@ -144,11 +143,8 @@ static heddle_status alloc_all(making *m)
     const char *what = "messages between devices";
     HD_TRY(hd_alloc((void **)&n->batch.send, sends, sizeof *n->batch.send, what));
     HD_TRY(hd_alloc((void **)&n->batch.recv, recvs, sizeof *n->batch.recv, what));
-    HD_TRY(hd_alloc((void **)&n->send_at, sends, sizeof *n->send_at, what));
-    HD_TRY(hd_alloc((void **)&n->recv_at, recvs, sizeof *n->recv_at, what));
-    HD_TRY(hd_alloc((void **)&n->send_packed, sends, 1, what));
-    HD_TRY(hd_alloc((void **)&n->recv_packed, recvs, 1, what));
-    HD_TRY(hd_alloc((void **)&n->send_to, sends, sizeof *n->send_to, what));
+    HD_TRY(hd_alloc((void **)&n->from, sends, sizeof *n->from, what));
+    HD_TRY(hd_alloc((void **)&n->to, recvs, sizeof *n->to, what));
     HD_TRY(hd_alloc((void **)&m->before, sends, sizeof *m->before, what));
     HD_TRY(hd_alloc((void **)&m->after, recvs, sizeof *m->after, what));
     HD_TRY(hd_alloc((void **)&m->part_at, recvs, sizeof *m->part_at, what));
@@ -160,34 +156,27 @@ static heddle_status make(making *m)
 {
     heddle_status st = HEDDLE_OK;
     hd_nccl_phase *n = m->n;
-    const hd_copy *clear = m->spec->clear;
-    int64_t deadline_ns = hd_comm_deadline_ns(n->comm, n->batch.deadline_ms);
+    int64_t deadline_ns = hd_comm_deadline_ns(n->route->comm, n->batch.deadline_ms);
     HD_TRY(alloc_all(m));
     add_sends(m);
     add_recvs(m);
     HD_TRY(m->spec->adds ? add_sums(m) : HEDDLE_OK);
-    if (clear != NULL && hd_copy_bytes(clear) > 0) {
-        hd_device_box box = hd_device_box_of(clear, 0, 0);
-        HD_TRY(hd_device_list_make(&n->clear, n->device, &box, 1, deadline_ns));
-    }
-    HD_TRY(hd_device_list_make(&n->before, n->device, m->before, m->nbefore, deadline_ns));
-    HD_TRY(hd_device_list_make(&n->after, n->device, m->after, m->nafter, deadline_ns));
+    HD_TRY(hd_device_list_of(&n->clear, n->route->device, m->spec->clear, deadline_ns));
+    HD_TRY(hd_device_list_make(&n->before, n->route->device, m->before, m->nbefore, 0, deadline_ns));
+    HD_TRY(hd_device_list_make(&n->after, n->route->device, m->after, m->nafter, 0, deadline_ns));
     if (n->staging_bytes > 0) {
-        st = n->device->library->alloc((void **)&n->staging, n->device->number, (size_t)n->staging_bytes);
+        st = n->route->device->library->alloc((void **)&n->staging, n->route->device->number, (size_t)n->staging_bytes);
     }
 out:
     return st;
 }
 
-heddle_status hd_nccl_phase_create(hd_nccl_phase **out, const hd_route *route, int phase, int any_adds)
+heddle_status hd_nccl_phase_create(hd_nccl_phase **out, hd_route *route, int phase, int any_adds)
 {
-    making m = {.spec = &route->spec.phase[phase].transfer, .any_adds = any_adds, .rank = route->rank, .own_at = -1};
+    making m = {.spec = &route->spec.phase[phase].transfer, .any_adds = any_adds, .own_at = -1};
     heddle_status st = hd_alloc((void **)&m.n, 1, sizeof *m.n, "messages between devices");
     if (st == HEDDLE_OK) {
-        m.n->comm = route->comm;
-        m.n->device = route->device;
-        m.n->dtype = route->spec.dtype;
-        m.n->elem_bytes = route->spec.elem_bytes;
+        m.n->route = route;
         m.n->batch.deadline_ms = route->spec.options.deadline_ms;
         st = make(&m);
     }
@@ -209,8 +198,8 @@ void hd_nccl_phase_destroy(hd_nccl_phase *n)
     hd_device_list_free(&n->before);
     hd_device_list_free(&n->after);
     hd_device_sums_free(&n->sums);
-    hd_device_free(n->device, n->staging);
-    HD_FREE_ALL(n->batch.send, n->batch.recv, n->send_at, n->recv_at, n->send_packed, n->recv_packed, n->send_to, n);
+    hd_device_free(n->route->device, n->staging);
+    HD_FREE_ALL(n->batch.send, n->batch.recv, n->from, n->to, n);
 }
 
 void hd_nccl_phase_inform(hd_nccl_info *info, const hd_nccl_phase *n)
@@ -227,40 +216,36 @@ static heddle_status exchange(hd_nccl_phase *n, const void *src, void *dst, hedd
 {
     hd_nccl_batch *l = &n->batch;
     for (int i = 0; i < l->nsends; i++) {
-        const char *base = n->send_packed[i] ? n->staging : src;
-        l->send[i].data = (void *)(uintptr_t)(base + n->send_at[i]);
+        l->send[i].data = (void *)(uintptr_t)((n->from[i].is_packed ? n->staging : (const char *)src) + n->from[i].at);
     }
     for (int i = 0; i < l->nrecvs; i++) {
-        l->recv[i].data = (n->recv_packed[i] ? n->staging : (char *)dst) + n->recv_at[i];
+        l->recv[i].data = (n->to[i].is_packed ? n->staging : (char *)dst) + n->to[i].at;
     }
-    return l->nsends + l->nrecvs > 0 ? hd_comm_nccl_exchange(n->comm, l, stream, is_captured) : HEDDLE_OK;
+    return l->nsends + l->nrecvs > 0 ? hd_comm_nccl_exchange(n->route->comm, l, stream, is_captured) : HEDDLE_OK;
 }
 
 static heddle_status run(hd_nccl_phase *n, const void *src, void *dst, heddle_stream stream, int is_captured)
 {
     heddle_status st = HEDDLE_OK;
-    const void *from[2] = {src, n->staging};
-    void *to[2] = {dst, n->staging};
-    HD_TRY(hd_device_list_run(&n->clear, HD_DEVICE_CLEAR, from, to, stream));
-    HD_TRY(hd_device_list_run(&n->before, HD_DEVICE_COPY, from, to, stream));
+    HD_TRY(hd_device_list_run(&n->clear, HD_DEVICE_CLEAR, dst, src, n->staging, stream));
+    HD_TRY(hd_device_list_run(&n->before, HD_DEVICE_COPY, dst, src, n->staging, stream));
     HD_TRY(exchange(n, src, dst, stream, is_captured));
-    HD_TRY(hd_device_sums_run(&n->sums, n->device, n->staging, dst, n->dtype, stream));
-    st = hd_device_list_run(&n->after, HD_DEVICE_COPY, from, to, stream);
+    HD_TRY(hd_device_sums_run(&n->sums, n->route->device, n->staging, dst, n->route->spec.dtype, stream));
+    st = hd_device_list_run(&n->after, HD_DEVICE_COPY, dst, src, n->staging, stream);
 out:
     return st;
 }
 
-heddle_status hd_nccl_phase_run(hd_nccl_phase *n, const void *src, void *dst, heddle_stream stream, int is_captured,
-                                int64_t *sent)
+heddle_status hd_nccl_phase_run(hd_nccl_phase *n, const void *src, void *dst, heddle_stream stream, int is_captured)
 {
     int before = 0;
-    heddle_status st = n->device->library->enter(&before, n->device->number);
+    heddle_status st = n->route->device->library->enter(&before, n->route->device->number);
     if (st == HEDDLE_OK) {
         st = run(n, src, dst, stream, is_captured);
-        n->device->library->leave(before);
+        n->route->device->library->leave(before);
     }
     for (int i = 0; st == HEDDLE_OK && i < n->batch.nsends; i++) {
-        sent[n->send_to[i]] += n->batch.send[i].bytes;
+        n->route->sent[n->from[i].peer] += n->batch.send[i].bytes;
     }
-    return st == HEDDLE_OK ? st : hd_comm_nccl_give_up(n->comm, st);
+    return st == HEDDLE_OK ? st : hd_comm_nccl_give_up(n->route->comm, st);
 }

@@ -22,6 +22,25 @@ static heddle_status look_for_end(const hd_tcp *tcp)
     return tcp->aborted_by < 0 ? HEDDLE_OK : hd_fail(HEDDLE_ERR_PEER, "rank %d gave up: %s", tcp->aborted_by, tcp->why);
 }
 
+/* Between two looks at what rank `peer` has sent, or takes: is there anything to wait for? */
+static heddle_status wait_more(hd_tcp *tcp, int peer, int64_t deadline_ns)
+{
+    heddle_status st;
+    HD_TRY(look_for_end(tcp));
+    if (tcp->peer[peer].fd < 0 && peer != tcp->rank) {
+        return has_closed(peer);
+    }
+    if (hd_interrupted(&tcp->patience.interrupt)) {
+        return hd_fail(HEDDLE_ERR_INTERRUPTED, "rank %d was interrupted while it waited for rank %d", tcp->rank, peer);
+    }
+    if (hd_now_ns() > deadline_ns) {
+        return hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: rank %d did not come before the deadline", tcp->rank, peer);
+    }
+    hd_tcp_sleep(tcp);
+out:
+    return st;
+}
+
 static heddle_status wait_letter(hd_tcp *tcp, hd_letter **out, int from, int kind, int64_t deadline_ns)
 {
     heddle_status st;
@@ -31,18 +50,7 @@ static heddle_status wait_letter(hd_tcp *tcp, hd_letter **out, int from, int kin
         if (*out != NULL) {
             return HEDDLE_OK;
         }
-        HD_TRY(look_for_end(tcp));
-        if (tcp->peer[from].fd < 0 && from != tcp->rank) {
-            return has_closed(from);
-        }
-        if (hd_interrupted(&tcp->patience.interrupt)) {
-            return hd_fail(HEDDLE_ERR_INTERRUPTED, "rank %d was interrupted while it waited for rank %d", tcp->rank,
-                           from);
-        }
-        if (hd_now_ns() > deadline_ns) {
-            return hd_fail(HEDDLE_ERR_TIMEOUT, "rank %d: rank %d did not come before the deadline", tcp->rank, from);
-        }
-        hd_tcp_sleep(tcp);
+        HD_TRY(wait_more(tcp, from, deadline_ns));
     }
 out:
     return st;
@@ -72,23 +80,6 @@ static heddle_status allgather(void *ctx, const void *send, void *recv, size_t b
         hd_tcp_sleep(tcp);
     }
 out:
-    return st;
-}
-
-static heddle_status sendrecv(void *ctx, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes,
-                              int from, int64_t deadline_ns)
-{
-    hd_tcp *tcp = ctx;
-    hd_letter *l = NULL;
-    heddle_status st = to < 0 ? HEDDLE_OK : hd_tcp_send(tcp, to, HD_LETTER_PAIR, send, send_bytes);
-    if (st != HEDDLE_OK || from < 0) {
-        return st;
-    }
-    st = wait_letter(tcp, &l, from, HD_LETTER_PAIR, deadline_ns);
-    if (st == HEDDLE_OK) { /* heddle has compared the sizes */
-        memcpy(recv, l->data, recv_bytes < l->head.bytes ? recv_bytes : l->head.bytes);
-        hd_free(l);
-    }
     return st;
 }
 
@@ -206,6 +197,61 @@ static int exchange_missing(void *ctx, void *made, int *peers, int capacity)
         }
     }
     return n;
+}
+
+/* --- between two ranks -------------------------------------------------------------------------------------------- */
+
+/* What is large goes from its place, and to it, as an exchange of the two ranks; the rest is a letter, for which its
+ * sender does not wait. */
+static int is_large(const hd_tcp *tcp, int peer, size_t bytes)
+{
+    return peer >= 0 && peer != tcp->rank && bytes >= HD_TCP_PIECE_BYTES;
+}
+
+static heddle_status pass_large(hd_tcp *tcp, const heddle_message *messages, int n, const void *send, void *recv,
+                                int64_t deadline_ns)
+{
+    heddle_status st;
+    void *x = NULL;
+    int done = 0;
+    HD_TRY(exchange_create(tcp, &x, messages, n, HD_TCP_PAIR_TAG));
+    HD_TRY(exchange_start(tcp, x, send, recv));
+    HD_TRY(exchange_test(tcp, x, &done));
+    while (!done) {
+        int peer = messages[0].peer;
+        (void)exchange_missing(tcp, x, &peer, 1);
+        HD_TRY(wait_more(tcp, peer, deadline_ns));
+        HD_TRY(exchange_test(tcp, x, &done));
+    }
+out:
+    exchange_destroy(tcp, x);
+    return st;
+}
+
+static heddle_status sendrecv(void *ctx, const void *send, size_t send_bytes, int to, void *recv, size_t recv_bytes,
+                              int from, int64_t deadline_ns)
+{
+    hd_tcp *tcp = ctx;
+    heddle_status st = HEDDLE_OK;
+    heddle_message large[2];
+    hd_letter *l = NULL;
+    int n = 0;
+    const int sends_large = is_large(tcp, to, send_bytes), receives_large = is_large(tcp, from, recv_bytes);
+    if (sends_large) {
+        large[n++] = (heddle_message){.peer = to, .is_send = 1, .run_bytes = (int64_t)send_bytes};
+    }
+    if (receives_large) {
+        large[n++] = (heddle_message){.peer = from, .run_bytes = (int64_t)recv_bytes};
+    }
+    HD_TRY(to < 0 || sends_large ? HEDDLE_OK : hd_tcp_send(tcp, to, HD_LETTER_PAIR, send, send_bytes));
+    HD_TRY(n > 0 ? pass_large(tcp, large, n, send, recv, deadline_ns) : HEDDLE_OK);
+    if (from >= 0 && !receives_large) {
+        HD_TRY(wait_letter(tcp, &l, from, HD_LETTER_PAIR, deadline_ns));
+        memcpy(recv, l->data, recv_bytes < l->head.bytes ? recv_bytes : l->head.bytes); /* heddle has compared them */
+        hd_free(l);
+    }
+out:
+    return st;
 }
 
 /* --- giving up ---------------------------------------------------------------------------------------------------- */

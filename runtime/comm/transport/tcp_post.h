@@ -13,6 +13,7 @@
 enum { HD_LETTER_GATHER, HD_LETTER_PAIR, HD_LETTER_EXCHANGE, HD_LETTER_ABORT, HD_LETTER_GOODBYE };
 enum { HD_LETTER_BYTES = 1 << 30 /* at most: what a damaged header says is not believed */, HD_TCP_WHY_BYTES = 512 };
 enum { HD_TCP_WINDOW_BYTES = 1 << 17, HD_TCP_PIECE_BYTES = 1 << 14 /* from which on a piece is not copied */ };
+enum { HD_TCP_PAIR_TAG = 1 << 15 /* of no exchange of heddle's: large messages between two ranks */ };
 
 typedef struct hd_letter_head {
     uint64_t bytes;
