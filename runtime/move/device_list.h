@@ -17,9 +17,9 @@ typedef struct hd_device_list {
     int64_t bytes;
 } hd_device_list;
 
-/* Boxes whose bases are 0: the array, 1: the staging. A launch has as many blocks as its bytes are worth: most_blocks of
- * them where it meets those of peers, 0: nobody waits for anybody in it, so only the device limits them. Waits for the
- * device until the deadline. */
+/* Boxes whose bases are 0: the array, 1: the staging. A launch has as many blocks as its bytes are worth: most_blocks
+ * where it meets those of peers; 0: nobody waits for anybody in it, so only the device limits them. Waits for that one
+ * until the deadline. */
 heddle_status hd_device_list_make(hd_device_list *out, hd_device *device, const hd_device_box *box, int nboxes,
                                   int most_blocks, int64_t deadline_ns);
 /* Of one copy, of the array alone; NULL, or one of no bytes: nothing. */
@@ -49,7 +49,7 @@ heddle_status hd_local_run(const hd_local *local, void *dst, const void *src, he
 heddle_status hd_device_copy(const hd_device *device, const hd_copy *copy, void *dst, const void *src,
                              heddle_stream stream);
 
-/* --- partial sums: terms lie dense in memory of a plan, and are added in rank order, as the CPU adds ---------------- */
+/* --- partial sums: terms lie dense in memory of a plan, and are added in rank order, as the CPU adds -------------- */
 
 /* Where it goes: straight into the destination where it lies together there, else by way of the plan's memory. */
 typedef struct hd_device_sum {

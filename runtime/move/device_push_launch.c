@@ -11,9 +11,9 @@ static heddle_status launched(const hd_push *p, int code)
 
 /* --- without kernels that wait ------------------------------------------------------------------------------------ */
 
-/* For tools that let one kernel run at a time (compute-sanitizer, profilers, CUDA_LAUNCH_BLOCKING), under which a kernel
- * that waits for a peer's waits for ever: ranks tell one another on the host what events their streams come to, and
- * streams go on behind those. */
+/* For tools that let one kernel run at a time (compute-sanitizer, profilers, CUDA_LAUNCH_BLOCKING), under which what
+ * waits for a peer's waits for ever: ranks tell one another on the host what events their streams come to, and streams
+ * go on behind those. */
 
 /* What a rank tells all others of its stream. */
 struct hd_push_news {

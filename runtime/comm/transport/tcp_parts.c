@@ -44,6 +44,16 @@ void hd_tcp_expect_not(hd_tcp *tcp, int from, hd_landing *landing)
     q->into = q->into == landing ? &q->nowhere : q->into;
 }
 
+/* Nothing comes behind it from there until its sender has got rid of it. */
+int hd_landing_is_to_come(const hd_tcp_peer *q)
+{
+    const hd_landing *l = q->landing;
+    while (l != NULL && l->tag != HD_TCP_PAIR_TAG) {
+        l = l->next;
+    }
+    return l == NULL && q->head.kind == HD_LETTER_EXCHANGE && q->head.tag == HD_TCP_PAIR_TAG;
+}
+
 /* Letters of one tag match in order: one that lies here is the next one. */
 hd_landing *hd_landing_take(hd_tcp_peer *q)
 {

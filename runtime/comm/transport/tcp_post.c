@@ -218,6 +218,9 @@ static int begin_letter(hd_tcp *tcp, int r)
     char why[128];
     hd_tcp_peer *q = &tcp->peer[r];
     void *made = NULL;
+    if (hd_landing_is_to_come(q)) {
+        return 0; /* its head stays */
+    }
     q->into = hd_landing_take(q);
     q->filled = q->head_filled = 0;
     if (q->into != NULL) {

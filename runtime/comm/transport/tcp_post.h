@@ -98,6 +98,8 @@ void hd_tcp_expect_not(hd_tcp *tcp, int from, hd_landing *landing);
 
 /* tcp_parts.c, for the turns: bytes of the parcel from `at` on; */
 struct iovec hd_parcel_part(hd_tcp *tcp, hd_parcel *parcel, size_t at);
+/* a large message between two ranks, whose receiver has asked for it and is about to say where it belongs; */
+int hd_landing_is_to_come(const hd_tcp_peer *q);
 /* the one that awaits the letter whose head has come, not awaited any more (NULL: nobody does); */
 hd_landing *hd_landing_take(hd_tcp_peer *q);
 /* where its next bytes belong; and so many have come there. */
