@@ -100,9 +100,9 @@ static heddle_status grow(hd_walk *out, int *is_done, hd_near *near, const admit
     for (double slack = SLACK; !*is_done && slack <= SLACK_MAX; slack *= SLACK_GROWS) {
         const double limit = floor * (1 + slack) < most ? floor * (1 + slack) : most;
         out->cost = out->second = hd_cost_none;
-        if (!hd_near_drop(near, limit)) {
-            HD_TRY(hd_search_walk(out, s, kind));
-        }
+        int is_empty = 0;
+        HD_TRY(hd_near_drop(&is_empty, near, limit));
+        HD_TRY(is_empty ? HEDDLE_OK : hd_search_walk(out, s, kind));
         most = (double)found->part[0] < most ? (double)found->part[0] : most;
         *is_done = limit >= most;
         restore(s, all);
@@ -124,7 +124,7 @@ heddle_status hd_search_walk_few(hd_walk *out, int *is_done, hd_search *s, hd_wa
     HD_TRY(remember(&all, s));
     if (hd_near_applies(s)) {
         HD_TRY(hd_near_open(&near, s));
-        HD_TRY(hd_near_walk(&floor, &near, 1));
+        HD_TRY(hd_near_walk(&floor, &near));
     }
     if (floor > 0) {
         st = grow(out, is_done, &near, &all, kind, bound, floor);
@@ -137,14 +137,14 @@ out:
     return st;
 }
 
-heddle_status hd_search_near_floor(int64_t *out, hd_search *s)
+heddle_status hd_search_near_floor(int64_t *out, hd_search *s, int64_t bound)
 {
     heddle_status st = HEDDLE_OK;
     hd_near near = {0};
     double floor = 0;
     if (hd_near_applies(s)) {
         HD_TRY(hd_near_open(&near, s));
-        HD_TRY(hd_near_walk(&floor, &near, 0));
+        HD_TRY(hd_near_floor(&floor, &near, (double)bound));
     }
 out:
     *out = (int64_t)floor;

@@ -20,45 +20,117 @@ static double *at(const hd_near *w, double *cost, int repetition, int stage)
     return cost + ((size_t)repetition * (size_t)w->s->m->nstages + (size_t)stage) * (size_t)w->n;
 }
 
-/* here[b] = the least of before[a] + edge[a][b]. */
-static void go_on(double *here, const double *before, const double *edge, int n)
+/* Repetition `i`, from the first or from the last: the one that was walked, and what it costs more than that. */
+static const double *walked_at(double *more, const hd_near *w, const hd_near_walks *walked, int i, int stage)
+{
+    int known = i < walked->done || walked->done == 0 ? i : walked->done - 1;
+    *more = i > known ? walked->drift * (i - known) : 0;
+    return at(w, walked->cost, known, stage);
+}
+
+static double *edges_before(const hd_near *w, int stage)
+{
+    return w->edge + (size_t)w->s->width_of[stage] * (size_t)w->n * (size_t)w->n;
+}
+
+/* here[b] = the least of before[a] + edge[a][b], came[b] its a. */
+static void go_on_all(double *here, double *came, const double *before, const double *edge, int n)
 {
     for (int b = 0; b < n; b++) {
         here[b] = INFINITY;
+        came[b] = 0;
     }
     for (int a = 0; a < n; a++, edge += n) {
-        const double so_far = before[a];
+        const double so_far = before[a], from = a;
         for (int b = 0; so_far < INFINITY && b < n; b++) {
             const double sum = so_far + edge[b];
+            came[b] = sum < here[b] ? from : came[b];
             here[b] = sum < here[b] ? sum : here[b];
         }
     }
 }
 
-/* here[a] = the least of edge[a][b] + behind[b]. */
-static void go_back(double *here, const double *behind, const double *edge, int n)
+/* The same of one b. */
+static void go_on_one(double *here, double *came, const double *before, const double *edge, int n, int b)
 {
-    enum { LANES = 8 };
-    for (int a = 0; a < n; a++, edge += n) {
-        double least[LANES];
-        int b = 0;
-        for (int i = 0; i < LANES; i++) {
-            least[i] = INFINITY;
-        }
-        for (; b + LANES <= n; b += LANES) {
-            for (int i = 0; i < LANES; i++) {
-                const double sum = edge[b + i] + behind[b + i];
-                least[i] = sum < least[i] ? sum : least[i];
+    here[b] = INFINITY;
+    for (int a = 0; a < n; a++) {
+        const double sum = before[a] + edge[(size_t)a * (size_t)n + (size_t)b];
+        came[b] = sum < here[b] ? a : came[b];
+        here[b] = sum < here[b] ? sum : here[b];
+    }
+}
+
+/* For the states of `row`; the edges that this comes from are refined. */
+static heddle_status go_on(double *here, const double *before, hd_near *w, int stage, const hd_row *row)
+{
+    heddle_status st = HEDDLE_OK;
+    const double *edge = edges_before(w, stage);
+    go_on_all(here, w->came, before, edge, w->n);
+    for (int i = 0; i < row->nadmitted; i++) {
+        const int b = row->admitted[i];
+        int more = here[b] < INFINITY;
+        while (more) {
+            HD_TRY(hd_near_refine(&more, w, stage, (int)w->came[b], b));
+            if (more) {
+                go_on_one(here, w->came, before, edge, w->n, b);
             }
         }
-        for (; b < n; b++) {
-            least[0] = edge[b] + behind[b] < least[0] ? edge[b] + behind[b] : least[0];
-        }
-        for (int i = 1; i < LANES; i++) {
-            least[0] = least[i] < least[0] ? least[i] : least[0];
-        }
-        here[a] = least[0];
     }
+out:
+    return st;
+}
+
+/* The least of edge[b] + behind[b]. */
+static double least_behind(const double *behind, const double *edge, int n)
+{
+    enum { LANES = 8 };
+    double least[LANES];
+    int b = 0;
+    for (int i = 0; i < LANES; i++) {
+        least[i] = INFINITY;
+    }
+    for (; b + LANES <= n; b += LANES) {
+        for (int i = 0; i < LANES; i++) {
+            const double sum = edge[b + i] + behind[b + i];
+            least[i] = sum < least[i] ? sum : least[i];
+        }
+    }
+    for (; b < n; b++) {
+        least[0] = edge[b] + behind[b] < least[0] ? edge[b] + behind[b] : least[0];
+    }
+    for (int i = 1; i < LANES; i++) {
+        least[0] = least[i] < least[0] ? least[i] : least[0];
+    }
+    return least[0];
+}
+
+/* here[a] = the least of edge[a][b] + behind[b], for the states of `row`. The edges that this comes from are refined,
+ * as far as it is below goal[a] + more; NULL: no edge is. */
+static heddle_status go_back(double *here, hd_near *w, int stage, const hd_row *row, const double *goal, double more)
+{
+    heddle_status st = HEDDLE_OK;
+    const int n = w->n;
+    for (int i = 0; i < n; i++) {
+        here[i] = INFINITY;
+    }
+    for (int i = 0; i < row->nadmitted; i++) {
+        const int a = row->admitted[i];
+        const double *edge = edges_before(w, stage) + (size_t)a * (size_t)n;
+        int is_open = 1;
+        while (is_open) {
+            int b = 0;
+            here[a] = least_behind(w->behind, edge, n);
+            is_open = goal != NULL && here[a] < goal[a] + more && here[a] < INFINITY;
+            while (is_open && edge[b] + w->behind[b] > here[a]) {
+                b++;
+            }
+            HD_TRY(is_open ? hd_near_refine(&is_open, w, stage, a, b) : HEDDLE_OK);
+        }
+        here[a] = goal != NULL && here[a] > goal[a] + more ? goal[a] + more : here[a];
+    }
+out:
+    return st;
 }
 
 /* Adds what a step costs in its states; the others are not reached. */
@@ -95,38 +167,59 @@ static int repeats(double *drift, int *is_steady, const double *now, const doubl
 }
 
 /* One repetition, the `done`th from the first, or from the last. */
-static void walk_on(hd_near *w, hd_near_walks *to)
+static heddle_status walk_on(hd_near *w, hd_near_walks *to)
 {
+    heddle_status st = HEDDLE_OK;
     const hd_search *s = w->s;
     const int period = s->m->nstages, n = w->n;
     for (int k = 0; k < period; k++) {
         double *here = at(w, to->cost, to->done, k);
         const double *before = k > 0 ? here - n : to->done > 0 ? at(w, to->cost, to->done - 1, period - 1) : NULL;
-        if (before != NULL) {
-            go_on(here, before, w->edge + (size_t)s->width_of[k] * (size_t)n * (size_t)n, n);
-        }
-        add_costs(here, &s->row[s->row_of[to->done * period + k]], n);
+        const hd_row *row = &s->row[s->row_of[to->done * period + k]];
+        HD_TRY(before != NULL ? go_on(here, before, w, k, row) : HEDDLE_OK);
+        add_costs(here, row, n);
     }
+out:
+    return st;
 }
 
-/* The costs behind every step's state, its own aside. */
-static heddle_status walk_back(hd_near *w, hd_near_walks *from)
+static heddle_status go_to_end(double *here, hd_near *w, const hd_row *row)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_model *m = w->s->m;
+    double row_bytes = (double)m->stage[m->nstages - 1].channels * (double)heddle_dtype_bytes(m->dtype);
+    for (int i = 0; i < w->n; i++) {
+        here[i] = INFINITY;
+    }
+    for (int i = 0; i < row->nadmitted; i++) {
+        const int from = row->admitted[i];
+        here[from] = 0;
+        HD_TRY(w->s->epilogue >= 0 ? hd_near_edge(&here[from], w, row_bytes, from, w->s->epilogue) : HEDDLE_OK);
+    }
+out:
+    return st;
+}
+
+/* The costs behind every step's state, its own aside. Edges are refined until these are what they were in `goal`, and
+ * so much more for every repetition; goal NULL: none is. */
+static heddle_status walk_back(hd_near *w, hd_near_walks *from, const hd_near_walks *goal)
 {
     heddle_status st = HEDDLE_OK;
     const hd_search *s = w->s;
     const int period = s->m->nstages, n = w->n;
-    double row_bytes = (double)s->m->stage[period - 1].channels * (double)heddle_dtype_bytes(s->m->dtype);
     for (int k = period - 1; k >= 0; k--) {
         double *here = at(w, from->cost, from->done, k);
-        int next = k + 1 < period ? k + 1 : 0;
+        int next = k + 1 < period ? k + 1 : 0, step = (s->m->repeat - 1 - from->done) * period + k;
+        const hd_row *row = &s->row[s->row_of[step]];
         if (next > 0 || from->done > 0) {
             memcpy(w->behind, next > 0 ? here + n : at(w, from->cost, from->done - 1, 0), (size_t)n * sizeof *here);
-            add_costs(w->behind, &s->row[s->row_of[(s->m->repeat - 1 - from->done) * period + k + 1]], n);
-            go_back(here, w->behind, w->edge + (size_t)s->width_of[next] * (size_t)n * (size_t)n, n);
-        }
-        for (int i = 0; i < n && next == 0 && from->done == 0 && s->epilogue >= 0; i++) {
-            HD_TRY(w->wanted[i] ? hd_near_edges_from(w->behind, w, row_bytes, i, w->ends) : HEDDLE_OK);
-            here[i] = w->behind[s->epilogue];
+            add_costs(w->behind, &s->row[s->row_of[step + 1]], n);
+            double more = 0;
+            const double *wanted = goal != NULL ? walked_at(&more, w, goal, from->done, k) : NULL;
+            more += goal != NULL ? goal->wanted * (from->done + 1) : 0;
+            HD_TRY(go_back(here, w, next, row, wanted, more));
+        } else {
+            HD_TRY(go_to_end(here, w, row));
         }
     }
 out:
@@ -134,7 +227,7 @@ out:
 }
 
 /* All repetitions, or until more of them tell nothing new; *is_known 0: of the others nothing is known. */
-static heddle_status walk_all(int *is_known, hd_near *w, hd_near_walks *walked, int is_back)
+static heddle_status walk_all(int *is_known, hd_near *w, hd_near_walks *walked, int is_back, const hd_near_walks *goal)
 {
     heddle_status st = HEDDLE_OK;
     const int repeat = w->s->m->repeat, last = is_back ? 0 : w->s->m->nstages - 1;
@@ -142,9 +235,9 @@ static heddle_status walk_all(int *is_known, hd_near *w, hd_near_walks *walked, 
     *is_known = 0;
     while (!is_steady && walked->done < HD_NEAR_REPETITIONS && walked->done < repeat) {
         if (is_back) {
-            HD_TRY(walk_back(w, walked));
+            HD_TRY(walk_back(w, walked, goal));
         } else {
-            walk_on(w, walked);
+            HD_TRY(walk_on(w, walked));
         }
         walked->done++;
         *is_known =
@@ -157,14 +250,6 @@ out:
 }
 
 /* --- what is dropped ---------------------------------------------------------------------------------------------- */
-
-/* Repetition `i`, from the first or from the last: the one that was walked, and what it costs more than that. */
-static const double *walked_at(double *more, const hd_near *w, const hd_near_walks *walked, int i, int stage)
-{
-    int known = i < walked->done ? i : walked->done - 1;
-    *more = i > known ? walked->drift * (i - known) : 0;
-    return at(w, walked->cost, known, stage);
-}
 
 static void mark(hd_near *w, int repetition, double bound)
 {
@@ -180,11 +265,29 @@ static void mark(hd_near *w, int repetition, double bound)
     }
 }
 
+/* Edges between states that stay: of them the search wants to know all that there is. */
+static heddle_status refine_kept(hd_near *w)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_search *s = w->s;
+    int more = 0;
+    for (int step = 1; step < s->nsteps && step <= 2 * s->m->nstages; step++) {
+        const hd_row *from = &s->row[s->row_of[step - 1]], *to = &s->row[s->row_of[step]];
+        for (int i = 0; i < from->nadmitted; i++) {
+            for (int k = 0; k < to->nadmitted; k++) {
+                HD_TRY(hd_near_refine(&more, w, step % s->m->nstages, from->admitted[i], to->admitted[k]));
+            }
+        }
+    }
+out:
+    return st;
+}
+
 /* Between those repetitions that were walked what is known grows towards one end. */
-int hd_near_drop(hd_near *w, double bound)
+heddle_status hd_near_drop(int *is_empty, hd_near *w, double bound)
 {
     hd_search *s = w->s;
-    int is_empty = 0;
+    *is_empty = 0;
     memset(w->kept, 0, (size_t)s->nrows * (size_t)w->n);
     for (int r = 0; r < s->m->repeat; r++) {
         if (r < w->to.done || r >= s->m->repeat - w->from.done) {
@@ -199,9 +302,9 @@ int hd_near_drop(hd_near *w, double bound)
             nadmitted += w->kept[i * w->n + row->admitted[k]] != 0;
         }
         row->nadmitted = nadmitted;
-        is_empty |= nadmitted == 0;
+        *is_empty |= nadmitted == 0;
     }
-    return is_empty;
+    return *is_empty ? HEDDLE_OK : refine_kept(w);
 }
 
 int hd_near_applies(const hd_search *s)
@@ -215,24 +318,44 @@ int hd_near_applies(const hd_search *s)
            (is_steady || s->m->repeat <= HD_NEAR_REPETITIONS);
 }
 
-heddle_status hd_near_walk(double *floor, hd_near *w, int both_ways)
+/* From the first stage's states to the end. */
+static double least_of_all(hd_near *w, const hd_near_walks *from)
+{
+    double more = 0, least = INFINITY;
+    const double *cost = walked_at(&more, w, from, w->s->m->repeat - 1, 0);
+    memcpy(w->behind, cost, (size_t)w->n * sizeof *cost);
+    add_costs(w->behind, &w->s->row[w->s->row_of[0]], w->n);
+    for (int i = 0; i < w->n; i++) {
+        least = w->behind[i] + more < least ? w->behind[i] + more : least;
+    }
+    return least < EXACT ? least : 0;
+}
+
+/* First by what the first rank receives. What is missing to the bound then is shared out among the repetitions, and
+ * edges are refined as far as that takes. */
+heddle_status hd_near_floor(double *floor, hd_near *w, double bound)
 {
     heddle_status st = HEDDLE_OK;
     int is_known = 0;
-    double more = 0;
-    *floor = 0;
-    HD_TRY(walk_all(&is_known, w, &w->from, 1));
-    HD_TRY(is_known && both_ways ? walk_all(&is_known, w, &w->to, 0) : HEDDLE_OK);
-    if (is_known) {
-        const double *from = walked_at(&more, w, &w->from, w->s->m->repeat - 1, 0);
-        memcpy(w->behind, from, (size_t)w->n * sizeof *from);
-        add_costs(w->behind, &w->s->row[w->s->row_of[0]], w->n);
-        *floor = INFINITY;
-        for (int i = 0; i < w->n; i++) {
-            *floor = w->behind[i] + more < *floor ? w->behind[i] + more : *floor;
-        }
-        *floor = *floor < EXACT ? *floor : 0;
+    HD_TRY(walk_all(&is_known, w, &w->to, 1, NULL));
+    *floor = is_known ? least_of_all(w, &w->to) : 0;
+    if (is_known && *floor < bound) {
+        w->to.wanted = ceil((bound - *floor) / w->s->m->repeat);
+        HD_TRY(walk_all(&is_known, w, &w->from, 1, &w->to));
+        *floor = is_known ? least_of_all(w, &w->from) : *floor;
     }
+out:
+    return st;
+}
+
+heddle_status hd_near_walk(double *floor, hd_near *w)
+{
+    heddle_status st = HEDDLE_OK;
+    int is_known = 0;
+    w->to.wanted = INFINITY;
+    HD_TRY(walk_all(&is_known, w, &w->from, 1, &w->to));
+    HD_TRY(is_known ? walk_all(&is_known, w, &w->to, 0, NULL) : HEDDLE_OK);
+    *floor = is_known ? least_of_all(w, &w->from) : 0;
 out:
     return st;
 }

@@ -1,4 +1,4 @@
-/* Shared by near.c and near_edges.c. */
+/* Shared by near.c, near_edges.c and near_open.c. */
 #ifndef HD_NEAR_H
 #define HD_NEAR_H
 
@@ -24,8 +24,9 @@ typedef struct hd_near_part {
 
 /* Costs of the best walks to every state, its own with it, or behind it, from there to the end. */
 typedef struct hd_near_walks {
-    double *cost; /* [repetition][stage][layout], repetitions from the first, or from the last */
-    double drift; /* that every further repetition costs at least */
+    double *cost;  /* [repetition][stage][layout], repetitions from the first, or from the last */
+    double drift;  /* that every further repetition costs at least */
+    double wanted; /* more in every repetition, from the walk whose goal this is */
     int done;
 } hd_near_walks;
 
@@ -41,23 +42,36 @@ typedef struct hd_near {
     unsigned power[HD_NEAR_MASKS], nways; /* of 5, by its axis, for a set of axes together; for all that there are */
     hd_near_part *part;                   /* [HD_NEAR_RANKS][ndims][nways]: what every axis does to the dim */
     hd_near_table *table[HEDDLE_MACHINE_LINKS][2 * HD_NEAR_MASKS]; /* by what changes on which axes */
-    char *wanted, *ends;                                           /* [n] some stage admits it; it is the epilogue */
-    double *edge;                                                  /* [nwidths][n][n] of those that are wanted */
-    double *behind;                                                /* [n] */
+    char *wanted;                                                  /* [n] some stage admits it */
+    double *covers;   /* [levels.count + 1][ndims][n] of a dim what the first rank has, what its sets have together */
+    double *lacks;    /* [levels.count + 1][n] */
+    double *edge;     /* [nwidths][n][n] between those that are wanted: never above */
+    char *is_refined; /* the same size: all that is known */
+    double *behind, *came; /* [n], [n] states */
     hd_near_walks to, from;
     char *kept; /* [nrows][n] states that stay */
 } hd_near;
 
 /* Seconds come first, and every set of ranks is a box of the mesh. */
 int hd_near_applies(const hd_search *search);
-/* Makes the edges between all layouts that some stage admits. */
+/* Makes the edges between all layouts that some stage admits, by the first rank alone. */
 heddle_status hd_near_open(hd_near *near, hd_search *search);
 void hd_near_close(hd_near *near);
-/* Edges of rows of so many bytes from a layout to those that are wanted: out[n], 0 where nothing moves. */
-heddle_status hd_near_edges_from(double *out, hd_near *near, double row_bytes, int from, const char *wanted);
-/* What no walk is below, 0: not known. With both_ways hd_near_drop may follow. */
-heddle_status hd_near_walk(double *floor, hd_near *near, int both_ways);
-/* Of all rows the states go that no walk at or below the bound goes through; 1: some row has none left. */
-int hd_near_drop(hd_near *near, double bound);
+/* A bit for every axis that changes, and one more where all of them gather. */
+unsigned hd_near_change(const hd_near *near, int from, int to);
+/* Raises *ps to what such an exchange of so many bytes by the links of a level takes at least. */
+heddle_status hd_near_take(double *ps, hd_near *near, int level, unsigned change, double bytes);
+/* Of a row before a stage. */
+double hd_near_row_bytes(const hd_near *near, int stage);
+/* What an edge of rows of so many bytes costs at least. */
+heddle_status hd_near_edge(double *out, hd_near *near, double row_bytes, int from, int to);
+/* An edge before a stage is looked at in full; *more: it is dearer than it was. */
+heddle_status hd_near_refine(int *more, hd_near *near, int stage, int from, int to);
+/* What no walk is below, 0: not known; looked for as far as it may be below the bound. */
+heddle_status hd_near_floor(double *floor, hd_near *near, double bound);
+/* The same without a bound, and hd_near_drop may follow. */
+heddle_status hd_near_walk(double *floor, hd_near *near);
+/* Of all rows the states go that no walk at or below the bound goes through; *is_empty: some row has none left. */
+heddle_status hd_near_drop(int *is_empty, hd_near *near, double bound);
 
 #endif

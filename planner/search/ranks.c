@@ -140,8 +140,9 @@ static heddle_status look_at(best_mesh *b, candidate *c, int64_t *least)
     hd_cost near = {{0}};
     HD_TRY(hd_search_open(&s, b->model, &c->mesh, b->options, &b->prices));
     if (!c->is_looked_at && s.aim.objective != HD_OBJECTIVE_MEMORY) {
-        HD_TRY(hd_search_near_floor(&near.part[0], &s));
-        near = scaled(&s, &near, heddle_mesh_size(&c->mesh));
+        const int ranks = heddle_mesh_size(&c->mesh);
+        HD_TRY(hd_search_near_floor(&near.part[0], &s, hd_add_saturated(unscaled(b, &s, ranks, 0).part[0], 1)));
+        near = scaled(&s, &near, ranks);
         c->floor = near.part[0] > c->floor ? near.part[0] : c->floor;
     }
     c->is_looked_at = 1;

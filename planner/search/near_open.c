@@ -1,0 +1,208 @@
+/* What is known of the edges of a mesh before any is looked at: its layouts, the few ranks, and what the first of them
+ * receives. */
+#include "planner/search/near.h"
+
+#include "runtime/base/base.h"
+#include "runtime/layout/algebra.h"
+
+/* What the first rank lacks in each state, by the links of every level. Its blocks begin where their dims do, and so do
+ * those of the ranks that it shares a set with, taken together. */
+static void lacked(hd_near *w, int from)
+{
+    const int n = w->n, levels = w->levels.count;
+    for (int l = 0; l <= levels; l++) {
+        double *has = w->lacks + (size_t)l * (size_t)n;
+        for (int to = 0; to < n; to++) {
+            has[to] = 1;
+        }
+        for (int d = 0; d < w->ndims; d++) {
+            const double *length = w->covers + (size_t)d * (size_t)n;
+            const double most = w->covers[(size_t)(l * w->ndims + d) * (size_t)n + (size_t)from];
+            for (int to = 0; to < n; to++) {
+                has[to] *= length[to] < most ? length[to] : most;
+            }
+        }
+    }
+    for (int l = levels; l > 0; l--) {
+        double *more = w->lacks + (size_t)l * (size_t)n;
+        for (int to = 0; to < n; to++) {
+            more[to] -= more[to - n];
+        }
+    }
+}
+
+/* What the first rank receives takes at least this. */
+static heddle_status first_edges(double *edge, hd_near *w, int stage, int from)
+{
+    heddle_status st = HEDDLE_OK;
+    const double row_bytes = hd_near_row_bytes(w, stage);
+    lacked(w, from);
+    for (int to = 0; to < w->n; to++) {
+        const unsigned change = w->wanted[to] ? hd_near_change(w, from, to) : 0;
+        edge[to] = 0;
+        for (int l = 0; l < w->levels.count && change >> 1 != 0; l++) {
+            const double elems = w->lacks[(size_t)(l + 1) * (size_t)w->n + (size_t)to];
+            HD_TRY(elems > 0 ? hd_near_take(&edge[to], w, l, change, elems * row_bytes) : HEDDLE_OK);
+        }
+    }
+out:
+    return st;
+}
+
+static heddle_status make_edges(hd_near *w)
+{
+    heddle_status st = HEDDLE_OK;
+    const size_t n = (size_t)w->n;
+    for (int k = 0; k < w->s->m->nstages; k++) {
+        double *edge = w->edge + (size_t)w->s->width_of[k] * n * n;
+        int is_made = 0;
+        for (int before = 0; before < k; before++) {
+            is_made = is_made || w->s->width_of[before] == w->s->width_of[k];
+        }
+        for (int from = 0; !is_made && from < w->n; from++) {
+            HD_TRY(w->wanted[from] ? first_edges(edge + (size_t)from * n, w, k, from) : HEDDLE_OK);
+        }
+    }
+out:
+    return st;
+}
+
+static void set_powers(hd_near *w)
+{
+    w->nways = 1;
+    for (int a = 0; a < w->s->mesh.naxes; a++, w->nways *= 5) {
+        for (unsigned axes = 0; axes < HD_NEAR_MASKS; axes++) {
+            w->power[axes] += (axes >> a & 1) != 0 ? w->nways : 0;
+        }
+    }
+}
+
+static heddle_status room(hd_near *w)
+{
+    heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
+    const size_t n = (size_t)w->n, steps = (size_t)w->s->m->nstages * n;
+    const size_t repetitions = (size_t)(w->s->m->repeat < HD_NEAR_REPETITIONS ? w->s->m->repeat : HD_NEAR_REPETITIONS);
+    HD_TRY(hd_alloc(&memory, n, sizeof(unsigned), "layouts"));
+    w->shards = memory;
+    HD_TRY(hd_alloc(&memory, n, sizeof(unsigned), "layouts"));
+    w->whole = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)w->ndims * n, sizeof(unsigned), "layouts"));
+    w->cuts = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)(HD_NEAR_RANKS * w->ndims) * w->nways, sizeof(hd_near_part), "parts of edges"));
+    w->part = memory;
+    HD_TRY(hd_alloc(&memory, n, 1, "layouts"));
+    w->wanted = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)((w->levels.count + 1) * w->ndims) * n, sizeof(double), "layouts"));
+    w->covers = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)(w->levels.count + 1) * n, sizeof(double), "layouts"));
+    w->lacks = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)w->s->nwidths * n * n, sizeof(double), "edges"));
+    w->edge = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)w->s->nwidths * n * n, 1, "edges"));
+    w->is_refined = memory;
+    HD_TRY(hd_alloc(&memory, n, sizeof(double), "costs"));
+    w->behind = memory;
+    HD_TRY(hd_alloc(&memory, n, sizeof(double), "costs"));
+    w->came = memory;
+    HD_TRY(hd_alloc(&memory, repetitions * steps, sizeof(double), "costs"));
+    w->to.cost = memory;
+    HD_TRY(hd_alloc(&memory, repetitions * steps, sizeof(double), "costs"));
+    w->from.cost = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)w->s->nrows * n, 1, "layouts"));
+    w->kept = memory;
+out:
+    return st;
+}
+
+static void set_ranks(hd_near *w)
+{
+    int width[HD_LEVELS][HEDDLE_MAX_AXES];
+    const heddle_mesh *mesh = &w->s->mesh;
+    hd_edge_widths(width, mesh, &w->levels);
+    for (int r = 0; r < w->s->mesh.naxes; r++) {
+        w->many |= (unsigned)(mesh->axis[r].size > 1) << r;
+        for (int a = 0; a < mesh->naxes; a++) {
+            w->coords[r][a] = a == r && r > 0 && mesh->axis[a].size > 1;
+        }
+        for (int l = 0; l < w->levels.count; l++) {
+            for (unsigned axes = 0; axes < 1u << mesh->naxes; axes++) {
+                double copies = 1;
+                for (int a = 0; a < mesh->naxes; a++) {
+                    const int left = mesh->axis[a].size - w->coords[r][a] / width[l][a] * width[l][a];
+                    const int peers = width[l][a] < left ? width[l][a] : left;
+                    copies *= (axes >> a & 1) != 0 ? peers : 1;
+                }
+                w->copies[r][axes].x[2 * l] = copies;
+                w->copies[r][axes].x[2 * l + 1] = 1;
+            }
+        }
+    }
+}
+
+static void set_states(hd_near *w)
+{
+    for (int i = 0; i < w->s->nrows; i++) {
+        for (int k = 0; k < w->s->row[i].nadmitted; k++) {
+            w->wanted[w->s->row[i].admitted[k]] = 1;
+        }
+    }
+    for (int i = 0; i < w->n; i++) {
+        for (int a = 0; a < w->s->mesh.naxes; a++) {
+            const int dim = w->s->layout[i].dim_of_axis[a];
+            w->shards[i] |= (unsigned)(dim >= 0) << a;
+            w->whole[i] |= (unsigned)(dim == HEDDLE_REPLICATED) << a;
+            for (int d = 0; d < w->ndims; d++) {
+                w->cuts[d * w->n + i] |= (unsigned)(dim == w->dim[d] && w->s->mesh.axis[a].size > 1) << a;
+            }
+        }
+    }
+}
+
+/* Of every layout what the ranks of the first rank's set have of a dim together, of the sets of all levels; before
+ * these what it has alone. */
+static void set_covers(hd_near *w)
+{
+    int width[HD_LEVELS][HEDDLE_MAX_AXES];
+    const heddle_mesh *mesh = &w->s->mesh;
+    hd_edge_widths(width, mesh, &w->levels);
+    for (int l = 0; l <= w->levels.count; l++) {
+        for (int d = 0; d < w->ndims; d++) {
+            double *covers = w->covers + (size_t)(l * w->ndims + d) * (size_t)w->n;
+            for (int i = 0; i < w->n; i++) {
+                int64_t length = w->s->m->shape.dim[w->dim[d]].extent;
+                for (int a = 0; a < mesh->naxes; a++) {
+                    const int is_cut = w->s->layout[i].dim_of_axis[a] == w->dim[d];
+                    length =
+                        is_cut ? heddle_shard_start(length, mesh->axis[a].size, l > 0 ? width[l - 1][a] : 1) : length;
+                }
+                covers[i] = (double)length;
+            }
+        }
+    }
+}
+
+heddle_status hd_near_open(hd_near *w, hd_search *s)
+{
+    heddle_status st = HEDDLE_OK;
+    *w = (hd_near){.s = s, .n = s->nlayouts, .levels = hd_price_levels(s->pricer.machine, &s->mesh)};
+    for (int d = 0; d < s->m->shape.ndim; d++) {
+        if (d != s->m->channel_dim) {
+            w->dim[w->ndims++] = d;
+        }
+    }
+    set_powers(w);
+    HD_TRY(room(w));
+    set_ranks(w);
+    set_states(w);
+    set_covers(w);
+    st = make_edges(w);
+out:
+    return st;
+}
+
+void hd_near_close(hd_near *w)
+{
+    HD_FREE_ALL(w->shards, w->whole, w->cuts, w->part, w->wanted, w->covers, w->lacks, w->edge, w->is_refined,
+                w->behind, w->came, w->to.cost, w->from.cost, w->kept);
+}
