@@ -20,12 +20,12 @@ static double *at(const hd_near *w, double *cost, int repetition, int stage)
     return cost + ((size_t)repetition * (size_t)w->s->m->nstages + (size_t)stage) * (size_t)w->n;
 }
 
-/* Repetition `i`, from the first or from the last: the one that was walked, and what it costs more than that. */
+/* Repetition `i`, from the first or from the last: one that was walked, and what it costs more than that. */
 static const double *walked_at(double *more, const hd_near *w, const hd_near_walks *walked, int i, int stage)
 {
-    int known = i < walked->done || walked->done == 0 ? i : walked->done - 1;
-    *more = i > known ? walked->drift * (i - known) : 0;
-    return at(w, walked->cost, known, stage);
+    const int cycles = i < walked->done || walked->done == 0 ? 0 : (i - walked->done) / walked->cycle + 1;
+    *more = walked->drift * cycles;
+    return at(w, walked->cost, i - cycles * walked->cycle, stage);
 }
 
 static double *edges_before(const hd_near *w, int stage)
@@ -146,7 +146,7 @@ static void add_costs(double *here, const hd_row *row, int n)
     }
 }
 
-/* What every state costs more than a repetition ago, at least: so it goes on, for a step adds the same to all, and
+/* What every state costs more than some repetitions ago, at least: so it goes on, for a step adds the same to all, and
  * keeps what is less less. *is_steady: exactly so. 0: other states were reached. */
 static int repeats(double *drift, int *is_steady, const double *now, const double *then, int n)
 {
@@ -164,6 +164,23 @@ static int repeats(double *drift, int *is_steady, const double *now, const doubl
     *drift = least;
     *is_steady = least == most;
     return least < INFINITY;
+}
+
+/* The number of repetitions of which most is known: the best walk may need two or three to come round. */
+static int find_cycle(int *is_steady, const hd_near *w, hd_near_walks *walked, int stage)
+{
+    const double *now = at(w, walked->cost, walked->done - 1, stage);
+    walked->cycle = 0;
+    *is_steady = 0;
+    for (int c = 1; c < walked->done && !*is_steady; c++) {
+        double drift = 0;
+        if (repeats(&drift, is_steady, now, at(w, walked->cost, walked->done - 1 - c, stage), w->n) &&
+            (walked->cycle == 0 || *is_steady || drift * walked->cycle > walked->drift * c)) {
+            walked->cycle = c;
+            walked->drift = drift;
+        }
+    }
+    return walked->cycle > 0;
 }
 
 /* One repetition, the `done`th from the first, or from the last. */
@@ -240,10 +257,7 @@ static heddle_status walk_all(int *is_known, hd_near *w, hd_near_walks *walked, 
             HD_TRY(walk_on(w, walked));
         }
         walked->done++;
-        *is_known =
-            walked->done == repeat ||
-            (walked->done > 1 && repeats(&walked->drift, &is_steady, at(w, walked->cost, walked->done - 1, last),
-                                         at(w, walked->cost, walked->done - 2, last), w->n));
+        *is_known = find_cycle(&is_steady, w, walked, last) || walked->done == repeat;
     }
 out:
     return st;
@@ -283,14 +297,15 @@ out:
     return st;
 }
 
-/* Between those repetitions that were walked what is known grows towards one end. */
+/* Between those repetitions that were walked what is known grows towards one end, from common cycle to cycle. */
 heddle_status hd_near_drop(int *is_empty, hd_near *w, double bound)
 {
     hd_search *s = w->s;
+    const int common = w->to.cycle * w->from.cycle;
     *is_empty = 0;
     memset(w->kept, 0, (size_t)s->nrows * (size_t)w->n);
     for (int r = 0; r < s->m->repeat; r++) {
-        if (r < w->to.done || r >= s->m->repeat - w->from.done) {
+        if (r < w->to.done + common || r >= s->m->repeat - w->from.done - common) {
             mark(w, r, bound);
         }
     }

@@ -25,7 +25,8 @@ typedef struct hd_near_part {
 /* Costs of the best walks to every state, its own with it, or behind it, from there to the end. */
 typedef struct hd_near_walks {
     double *cost;  /* [repetition][stage][layout], repetitions from the first, or from the last */
-    double drift;  /* that every further repetition costs at least */
+    double drift;  /* that every further cycle costs at least */
+    int cycle;     /* repetitions; 0: none is further */
     double wanted; /* more in every repetition, from the walk whose goal this is */
     int done;
 } hd_near_walks;

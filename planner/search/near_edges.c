@@ -1,10 +1,10 @@
 /* What edges cost at least, from a few ranks.
  *
- * What the first rank receives is known at once, and little less than the rest in most edges. Where it matters the first
- * rank is looked at, and its neighbours along every axis: wherever two layouts cut a dim by different axes,
- * one of them lies across. What they send and receive is a product over the dims, whose factors depend on which axes
- * cut a dim before and after, and are kept. Seconds are looked up in tables whose steps are rounded down. So an edge
- * takes some ten nanoseconds, and is never above its price. */
+ * What the first rank receives is known at once, and little less than the rest in most edges (near_open.c). Where it
+ * matters the first rank is looked at, and its neighbours along every axis: wherever two layouts cut a dim by different
+ * axes, one of them lies across. What they send and receive is a product over the dims, whose factors depend on which
+ * axes cut a dim before and after, and are kept. Seconds are looked up in tables whose steps are rounded down. So an
+ * edge takes some hundred nanoseconds, and is never above its price. */
 #include "planner/search/near.h"
 
 #include "runtime/base/base.h"
