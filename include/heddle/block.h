@@ -120,6 +120,14 @@ typedef struct heddle_conditioning {
  * HEDDLE_ERR_LAYOUT: as in heddle_block_forward. HEDDLE_ERR_NOMEM, HEDDLE_ERR_TIMEOUT. */
 HEDDLE_CHECKED heddle_status heddle_block_reserve(heddle_block *block, const heddle_box *box);
 
+/* Of blocks on devices, collective over comm: do ranks carry out their linear layers by the same algorithms? A rank
+ * chooses by its own library and trials (docs/gpu.md), and a row would have other bits on another rank. Where two
+ * differ all take heddle's own kernels, for this block and those that share its workspace. After heddle_block_reserve
+ * on every rank, before the first call; heddle_executor_create does it. Ranks that have reserved nothing, for empty
+ * boxes say, agree with all. In host memory nothing is done. HEDDLE_ERR_ARG: NULL. Errors of waiting (heddle/comm.h).
+ */
+HEDDLE_CHECKED heddle_status heddle_block_agree(heddle_block *block, heddle_comm *comm);
+
 /* In place on x, of which this rank holds `box`: its elements lie dense at x->data, in the shape's order, where the
  * block works. (A block knows no mesh, so the box says what x->layout means here: heddle_layout_box.) Returns when x is
  * done. Not collective. The block holds its workspace and grows it on the first call for a larger box; after that

@@ -309,6 +309,15 @@ out:
     return st;
 }
 
+heddle_status heddle_block_agree(heddle_block *block, heddle_comm *comm)
+{
+    heddle_status st;
+    HD_TRY(HD_NEED(block, comm));
+    st = block->on != NULL ? hd_on_agree(block, comm) : HEDDLE_OK;
+out:
+    return st;
+}
+
 /* splitmix64's finaliser */
 static uint64_t mix(uint64_t z)
 {

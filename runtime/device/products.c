@@ -2,6 +2,7 @@
 
 #include "kernels/table_device.h"
 #include "runtime/base/base.h"
+#include "runtime/base/hash.h"
 #include "runtime/device/addon.h"
 
 #include <stdio.h>
@@ -105,6 +106,14 @@ static int is_same(const heddle_product *a, const heddle_product *b)
            a->has_bias == b->has_bias;
 }
 
+static void set_own(hd_matmul *product, const char *why)
+{
+    snprintf(product->kernel, sizeof product->kernel, "own, %s%s%s",
+             product->of.dtype == HEDDLE_F32 ? "f32" : "tiles of 128 x 128 x 32", why[0] != 0 ? ": " : "", why);
+    product->chosen = NULL;
+    product->workspace_bytes = 0;
+}
+
 /* By the library, or, where nothing of it will do, by heddle's kernels. */
 static heddle_status choose(hd_matmul *product)
 {
@@ -118,10 +127,7 @@ static heddle_status choose(hd_matmul *product)
         }
         why = heddle_last_error();
     }
-    snprintf(product->kernel, sizeof product->kernel, "own, %s%s%s",
-             product->of.dtype == HEDDLE_F32 ? "f32" : "tiles of 128 x 128 x 32", why[0] != 0 ? ": " : "", why);
-    product->chosen = NULL;
-    product->workspace_bytes = 0;
+    set_own(product, why);
     return HEDDLE_OK;
 }
 
@@ -147,6 +153,44 @@ heddle_status hd_products_take(const hd_matmul **out, hd_products *products, con
     *out = product;
 out:
     return st;
+}
+
+/* Of an own one the reason does not count. */
+static hd_product_way way_of(const hd_matmul *product)
+{
+    const heddle_product *of = &product->of;
+    const char *library = product->products->describe;
+    const int64_t form[] = {of->kind, of->dtype, of->dst_dtype, of->n, of->k, of->has_bias};
+    hd_product_way out = {hd_hash(HD_HASH_BASIS, form, sizeof form) | 1, 1};
+    if (product->chosen != NULL) {
+        const uint64_t way = hd_hash(HD_HASH_BASIS, product->kernel, strlen(product->kernel));
+        out.way = hd_hash(way, library, strlen(library)) | 1;
+    }
+    return out;
+}
+
+int hd_products_ways(hd_product_way *out, int most, const hd_products *products)
+{
+    int n = 0;
+    for (const hd_matmul *product = products->made; product != NULL && n < most; product = product->next) {
+        out[n++] = way_of(product);
+    }
+    return n;
+}
+
+void hd_products_use_own(hd_products *products, const char *why)
+{
+    for (hd_matmul *product = products->made; product != NULL; product = product->next) {
+        if (product->chosen != NULL) {
+            products->library->unmake(product->chosen);
+            set_own(product, why);
+        }
+    }
+    if (products->library != NULL) {
+        products->library->close(products->handle);
+        products->library = NULL;
+        snprintf(products->describe, sizeof products->describe, "own: %s", why);
+    }
 }
 
 heddle_status hd_matmul_run(const hd_matmul *product, const heddle_product_call *call, heddle_stream stream)

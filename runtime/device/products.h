@@ -29,6 +29,15 @@ const char *hd_products_describe(const hd_products *products); /* "cuBLAS 13.1.0
 /* The one of that form, the same for all that ask, until close. The first time it may be chosen by trials, which
  * allocate, free and wait: not while a stream is captured, nor while kernels wait for this rank. */
 heddle_status hd_products_take(const hd_matmul **out, hd_products *products, const heddle_product *of);
+/* Hashes of one that was taken: of its form, and of the algorithm and library that carry it out; not 0. */
+typedef struct hd_product_way {
+    uint64_t form, way;
+} hd_product_way;
+/* The first `most` that were taken; how many. */
+int hd_products_ways(hd_product_way *out, int most, const hd_products *products);
+/* From now on by heddle's kernels, those that were taken, too: none of them is under way, nor in a graph. why: behind
+ * "own" in hd_matmul.kernel. */
+void hd_products_use_own(hd_products *products, const char *why);
 /* Enqueues it. rows 0: nothing, or zeros. */
 heddle_status hd_matmul_run(const hd_matmul *product, const heddle_product_call *call, heddle_stream stream);
 

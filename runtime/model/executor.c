@@ -213,6 +213,7 @@ heddle_status heddle_executor_create(heddle_executor **out, heddle_comm *comm, c
     HD_TRY(hd_executor_tell(e, take(e, options)));
     HD_TRY(make_blocks(e, stages));
     HD_TRY(hd_executor_tell(e, make_room(e)));
+    HD_TRY(heddle_block_agree(e->block[0], comm));
     heddle_session_options_init(&session);
     session.backward = e->options.backward;
     session.space = e->options.space;

@@ -131,6 +131,7 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
       heddle_block_param(P(0, &(heddle_param){.struct_bytes = sizeof(heddle_param)}), P(1, a->block), 0))              \
     X(heddle_block_lend_param, "!block data?", NULL_STATUS,                                                            \
       heddle_block_lend_param(P(0, a->block), 0, P(1, a->x), HEDDLE_F32))                                              \
+    X(heddle_block_agree, "block comm", NULL_STATUS, heddle_block_agree(P(0, a->block), P(1, a->comm)))                \
     X(heddle_block_seed, "block", NULL_STATUS, heddle_block_seed(P(0, a->block), 1))                                   \
     X(heddle_block_commit, "block", NULL_STATUS, heddle_block_commit(P(0, a->block)))                                  \
     X(heddle_block_reserve, "block box", NULL_STATUS, heddle_block_reserve(P(0, a->block), P(1, &a->box)))             \

@@ -5,6 +5,8 @@
 #include "runtime/comm/comm_internal.h"
 #include "runtime/move/device_list.h"
 
+#include <stdio.h>
+
 enum { GRACE_NS = 1000000000 };
 
 heddle_status hd_on_room_make(hd_on_room **out, heddle_comm *comm)
@@ -130,5 +132,45 @@ heddle_status hd_on_room_reserve(hd_on_room *room, size_t bytes, heddle_stream s
     void *memory = room->memory;
     heddle_status st = hd_on_reserve(room, &memory, &room->bytes, bytes, stream, "a block's workspace");
     room->memory = memory;
+    return st;
+}
+
+enum { MOST_PRODUCTS = 64 /* that blocks which share a workspace have: three kinds of stages have not half as many */ };
+
+/* Ranks may have taken others: those of stages whose box is empty are missing. */
+static int differ(const hd_product_way *a, const hd_product_way *b)
+{
+    for (int i = 0; i < MOST_PRODUCTS && a[i].form != 0; i++) {
+        for (int j = 0; j < MOST_PRODUCTS && b[j].form != 0; j++) {
+            if (a[i].form == b[j].form && a[i].way != b[j].way) {
+                return 1;
+            }
+        }
+    }
+    return 0;
+}
+
+heddle_status hd_on_agree(const heddle_block *block, heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_products *products = block->on->room->products;
+    const int ranks = heddle_comm_size(comm);
+    hd_product_way mine[MOST_PRODUCTS] = {{0, 0}}, *all = NULL;
+    char why[80] = "";
+    hd_products_ways(mine, MOST_PRODUCTS, products);
+    HD_TRY(hd_alloc((void **)&all, (size_t)ranks, sizeof mine, "how ranks carry out products"));
+    HD_TRY(heddle_comm_allgather(comm, mine, all, sizeof mine));
+    for (int r = 0; r < ranks; r++) {
+        for (int other = r + 1; other < ranks && why[0] == 0; other++) {
+            if (differ(all + r * MOST_PRODUCTS, all + other * MOST_PRODUCTS)) {
+                snprintf(why, sizeof why, "ranks %d and %d would carry them out otherwise", r, other);
+            }
+        }
+    }
+    if (why[0] != 0) {
+        hd_products_use_own(products, why);
+    }
+out:
+    hd_free(all);
     return st;
 }
