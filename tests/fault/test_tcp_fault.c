@@ -270,7 +270,9 @@ HD_CASE(the_named_transport_tells_who_died)
     job j = new_job();
     made = hd_shared(sizeof *made);
     killed_ns = hd_shared(sizeof *killed_ns);
-    for (int r = 0; r < RANKS; r++) {
+    start_rank(&j, 0, RANKS, LONG_MS);
+    close(call(&j)); /* it listens, so the first call of rank 1 is not in vain */
+    for (int r = 1; r < RANKS; r++) {
         plan.at = r == 1 ? 2 : 0;
         plan.kind = CONNECT;
         plan.kills = 1;
