@@ -1,6 +1,6 @@
 """What stages of blocks cost on a device, beside the device's own copy and PyTorch, in one process.
 
-    python3 tests/device/blocks.py rows | products | temporal | spatial | pair        by HEDDLE_PROBE
+    python3 tests/device/blocks.py rows | products | temporal | spatial | linear | pair        by HEDDLE_PROBE
 
 A line for each thing measured; a ratio above 1 means that heddle is faster. What both compute is compared first. The
 widths are STDiT3's. PROBE_EMULATED=1: small, on the emulated device (tests/device/probe.py). Exit 77: torch or a device
@@ -212,6 +212,70 @@ def spatial(probe):
         attention(probe, f"spatial: S {s}, d {d}", frames, 1, s, HEADS, d)
 
 
+# --- linear attention
+
+
+def in_chunks(q, k, v, decay, chunk):
+    """Linear attention of [b, n, heads, d] with decay of each head, causal, as torch's products make it from chunks."""
+    b, n, heads, d = q.shape
+    q, k, v = (x.view(b, -1, chunk, heads, d).permute(0, 3, 1, 2, 4) for x in (q, k, v))  # [b, heads, chunks, rows, d]
+    power = decay[:, None] ** torch.arange(chunk + 1, device=DEVICE)  # [heads, chunk + 1]
+    rows, chunks = torch.arange(chunk, device=DEVICE), torch.arange(n // chunk, device=DEVICE)
+    inside = (power[:, (rows[:, None] - rows).clamp(min=0)] * (rows[:, None] >= rows)).to(q.dtype)
+    between = power[:, chunk, None, None] ** (chunks[:, None] - 1 - chunks).clamp(min=0) * (chunks[:, None] > chunks)
+    parts = (k * power[:, None, :chunk].flip(-1)[..., None].to(k.dtype)).transpose(-1, -2) @ v
+    states = (between.to(q.dtype) @ parts.flatten(-2)).view(parts.shape)  # in front of each chunk
+    o = (q @ k.transpose(-1, -2) * inside[:, None]) @ v
+    o = o + (q * power[:, None, 1:, None].to(q.dtype)) @ states
+    return o.permute(0, 2, 3, 1, 4).reshape(b, n, heads, d)
+
+
+def linear_of(probe, n, heads, d, dtype):
+    import ctypes
+
+    decay = torch.exp2(-torch.arange(1, heads + 1).double() * 8 / heads).neg().exp()  # as the slopes of heddle's
+    made = probe.made("linear", NUMBERS[dtype], 1, n, heads, d, (ctypes.c_double * heads)(*decay.tolist()), 0)
+    q, k, v, d_o = (random(1, n, heads, d, dtype=dtype, scale=d ** -0.25) for _ in range(4))
+    given = [There(probe, x) for x in (q, k, v, d_o)]
+    o, dq, dk, dv = (There(probe, torch.zeros_like(q)) for _ in range(4))
+    leaves, chunk = [x.clone().requires_grad_() for x in (q, k, v)], 8 if EMULATED else 256
+    decay = decay.to(DEVICE, torch.float32)
+
+    def ours(i):
+        probe("linear_forward", made, *given[:3], o, STREAM)
+
+    def ours_back(i):
+        probe("linear_backward", made, *given, dq, dk, dv, STREAM)
+
+    def theirs(i):
+        with torch.no_grad():
+            return in_chunks(q, k, v, decay, chunk)
+
+    ours(0)
+    ours_back(0)
+    exact = [(x.double() if EMULATED else x.float()).requires_grad_() for x in (q, k, v)]
+    wanted = in_chunks(*exact, decay, chunk)
+    for name, got, it in zip(("dq", "dk", "dv"), (dq, dk, dv), torch.autograd.grad(wanted, exact, d_o.to(wanted.dtype))):
+        check(f"linear: {name}", got.read(), it, 2 * WITHIN)
+    check("linear: o", o.read(), wanted.detach(), 2 * WITHIN)
+    kept = in_chunks(*leaves, decay, chunk)
+    found = by_turns(ours=ours, torch=theirs, ours_back=ours_back,
+                     torch_back=lambda i: torch.autograd.grad(kept, leaves, d_o, retain_graph=True))
+    flops = 1e-9 * n * heads * (4 * d * d + 2 * 64 * d)  # in chunks of 64, half of each square
+    for way, back, times in (("forward", "", 1), ("backward", "_back", 3)):
+        mine = found["ours" + back]
+        tell(f"linear: {n} x {heads} x {d} {str(dtype)[6:]}, {way}", f"{mine:.3f} ms",
+             f"{times * flops / mine:.0f} TFLOP/s",
+             f"{found['torch' + back] / mine:.2f} times torch in chunks, {found['torch' + back]:.3f} ms")
+    probe.library.probe_linear_end(made)
+
+
+def linear(probe):
+    for shape in ((72, 2, 16), (64, 1, 72)) if EMULATED else ((32768, 16, 128), (32768, 16, 64), (4096, 16, 128)):
+        linear_of(probe, *shape, torch.bfloat16)
+    linear_of(probe, *((72, 2, 12) if EMULATED else (32768, 16, 128)), torch.float32)
+
+
 # --- stages
 
 
@@ -372,7 +436,7 @@ def pair(probe):
 
 
 def main():
-    ways = {"rows": rows, "products": products, "temporal": temporal, "spatial": spatial, "pair": pair}
+    ways = {"rows": rows, "products": products, "temporal": temporal, "spatial": spatial, "linear": linear, "pair": pair}
     if len(sys.argv) != 2 or sys.argv[1] not in ways:
         print(__doc__)
         return 2

@@ -9,6 +9,7 @@
 #include "runtime/move/device_list.h"
 
 #include <heddle/heddle.h>
+#include <heddle/linear_attention.h>
 #include <heddle/train/tape.h>
 #include <math.h>
 #include <string.h>
@@ -224,6 +225,48 @@ PROBE int probe_attention_back(int dtype, int64_t outer, int64_t inner, int64_t 
     const hd_device_attention to = attention_of(dtype, outer, inner, n, heads, d, dqkv, d_o, NULL);
     const hd_device_attention_back back = {.of = of, .d_o = to.o, .dq = to.q, .dk = to.k, .dv = to.v, .delta = delta};
     LAUNCH(attention_back, &back, stream);
+}
+
+/* --- linear attention --------------------------------------------------------------------------------------------- */
+
+/* Of [b][n][heads][d], v and o as well; decay [heads]. */
+PROBE int probe_linear_make(heddle_linear_attention **out, int dtype, int64_t b, int64_t n, int64_t heads, int64_t d,
+                            const double *decay, int is_two_sided)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_shape shape = {(heddle_dtype)dtype, 4, {{"b", b}, {"s", n}, {"h", heads}, {"d", d}}};
+    const heddle_layout layout = heddle_layout_replicated();
+    heddle_mesh mesh;
+    heddle_linear_attention_options options;
+    heddle_linear_attention_options_init(&options);
+    options.decay = decay;
+    options.bidirectional = is_two_sided;
+    options.space = HEDDLE_SPACE_DEVICE;
+    options.device = device->number;
+    HD_TRY(heddle_mesh_parse(&mesh, "[sp=1]"));
+    st = heddle_linear_attention_create(out, comm, &shape, &mesh, &layout, &options);
+out:
+    return st;
+}
+
+PROBE void probe_linear_end(heddle_linear_attention *attention)
+{
+    heddle_linear_attention_destroy(attention);
+}
+
+PROBE int probe_linear_forward(heddle_linear_attention *attention, void *q, void *k, void *v, void *o,
+                               heddle_stream stream)
+{
+    const heddle_attention_array x[] = {{.data = q}, {.data = k}, {.data = v}, {.data = o}};
+    return heddle_linear_attention_forward(attention, &x[0], &x[1], &x[2], &x[3], stream);
+}
+
+PROBE int probe_linear_backward(heddle_linear_attention *attention, void *q, void *k, void *v, void *d_o, void *dq,
+                                void *dk, void *dv, heddle_stream stream)
+{
+    const heddle_attention_array x[] = {{.data = q},  {.data = k},  {.data = v}, {.data = d_o},
+                                        {.data = dq}, {.data = dk}, {.data = dv}};
+    return heddle_linear_attention_backward(attention, &x[0], &x[1], &x[2], &x[3], &x[4], &x[5], &x[6], stream);
 }
 
 /* --- blocks ------------------------------------------------------------------------------------------------------- */
