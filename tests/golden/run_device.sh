@@ -82,6 +82,10 @@ there "blocks there, json" 0 '"blocks_on": "cuda:0, cuda:1"' --ranks 2 --json
 there "a method there" 0 "check: equal within the tolerance to one rank" --ranks 3 --check --backward --method s.attn=ring
 has "check: bytes sent = bytes planned for 3 ranks"
 has "copied to and from host memory: 0 bytes"
+says "linear attention there" 0 "check: gradient of the input: equal within" "$HEDDLE_SOURCE/examples/models/hybrid-linear.yaml" \
+    --size t=9,s=4,c=64,heads=2 --layers 1 --ranks 3 --device cuda --check --backward --method t.lin=lasp
+has "check: bytes sent = bytes planned for 3 ranks"
+has "copied to and from host memory: 0 bytes"
 there "heads dealt there" 0 "$bits" --ranks 2 --check --method s.attn=ulysses
 there "a method of the host" 77 "method rsa works in host memory only" --ranks 3 --method s.attn=rsa
 
