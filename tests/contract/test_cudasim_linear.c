@@ -1,6 +1,6 @@
 /* Walks of linear attention of kernels/cuda, run by the emulator, against the recurrence in f64: strides in place,
- * fibres of two dims, both directions, states that are handed on and turned, large ones of f16; and a fibre's bits among
- * others, whoever runs when. */
+ * fibres of two dims, both directions, states that are handed on and turned, large ones of f16; and a fibre's bits
+ * among others, whoever runs when. */
 #include "on_sim.h"
 
 static const hd_device_kernels *device;

@@ -255,7 +255,8 @@ def linear_of(probe, n, heads, d, dtype):
     ours_back(0)
     exact = [(x.double() if EMULATED else x.float()).requires_grad_() for x in (q, k, v)]
     wanted = in_chunks(*exact, decay, chunk)
-    for name, got, it in zip(("dq", "dk", "dv"), (dq, dk, dv), torch.autograd.grad(wanted, exact, d_o.to(wanted.dtype))):
+    gradients = torch.autograd.grad(wanted, exact, d_o.to(wanted.dtype))
+    for name, got, it in zip(("dq", "dk", "dv"), (dq, dk, dv), gradients):
         check(f"linear: {name}", got.read(), it, 2 * WITHIN)
     check("linear: o", o.read(), wanted.detach(), 2 * WITHIN)
     kept = in_chunks(*leaves, decay, chunk)
@@ -436,7 +437,8 @@ def pair(probe):
 
 
 def main():
-    ways = {"rows": rows, "products": products, "temporal": temporal, "spatial": spatial, "linear": linear, "pair": pair}
+    ways = {"rows": rows, "products": products, "temporal": temporal, "spatial": spatial, "linear": linear,
+            "pair": pair}
     if len(sys.argv) != 2 or sys.argv[1] not in ways:
         print(__doc__)
         return 2
