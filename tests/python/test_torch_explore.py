@@ -203,7 +203,7 @@ def test_what_is_refused():
             (heddle.ArgumentError, "dims are given for 'y', and the arguments that are tensors are 'x'",
              lambda: ht.explore(model, x, dims={"y": "b s c"})),
             (heddle.ArgumentError, "wanted a name for every axis", lambda: ht.explore(model, x, dims={"x": "b c"})),
-            (heddle.UnsupportedError, "'inner.weight' is on the device meta",
+            (heddle.UnsupportedError, "'inner.weight' is on the device meta, where nothing is computed",
              lambda: ht.explore(copy.deepcopy(model).to("meta"), x)),
             (RuntimeError, "", lambda: ht.explore(model, torch.randn(2, 7, 4)))):
         with pytest.raises(kind) as error:

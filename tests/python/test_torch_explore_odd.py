@@ -167,3 +167,43 @@ def test_a_plan_for_another_version():
     (fault,) = ht.lint(other, plan, x, ranks=2)
     assert "no module of Blocks is called 'blocks.0'" in fault.sentence and "str(model) has its names" in fault.mend
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in other.modules())
+
+
+class Shifted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.attend = torch.nn.Linear(8, 8), Attending()
+        self.register_buffer("shift", torch.ones(8))
+
+    def forward(self, x, scale=None):
+        return self.attend(self.linear(x) + self.shift)
+
+
+def test_several_devices_and_meta():
+    x, meta = torch.randn(2, 7, 8), torch.device("meta")
+    shifted, plan, one = Shifted(), {"linear": ht.Split("input", "b s c", "s")}, x[0, 0, 0]
+    shifted.shift = shifted.shift.to(meta)
+    whole = Shifted()
+    for words, call in (("the buffer 'shift' is on the device meta", lambda: ht.explore(shifted, x)),
+                        ("the argument 'x' is on the device meta", lambda: ht.explore(whole, x.to(meta))),
+                        ("the argument 'scale' is on the device meta", lambda: ht.explore(whole, x, one.to(meta))),
+                        ("prove: the buffer 'shift' is on the device meta", lambda: ht.prove(shifted, plan, x)),
+                        ("prove: 'linear.weight' is on the device meta",
+                         lambda: ht.prove(copy.deepcopy(whole).to(meta), plan, x))):
+        with pytest.raises(heddle.UnsupportedError) as error:
+            call()
+        assert words in str(error.value), error.value
+    assert not whole._forward_hooks and not shifted.linear._forward_hooks
+
+
+@pytest.mark.parametrize("dtype", (torch.float64, torch.float32, torch.bfloat16))
+def test_dtypes(dtype):
+    torch.manual_seed(0)
+    model, x = Shifted().to(dtype), torch.randn(2, 7, 8, dtype=dtype)
+    found = ht.explore(model, x)
+    assert found["linear"].free == ("b", "s") and found["attend"].mixed == ("s",), found.table()
+    other = torch.float32 if dtype == torch.float64 else torch.float64
+    with pytest.raises(RuntimeError) as error:
+        ht.explore(model, x.to(other))
+    assert f"'x' is {other}, and the parameters are {dtype}" in " ".join(error.value.__notes__)
+    assert not model._forward_hooks and model.training

@@ -7,8 +7,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
-from ...errors import ArgumentError, UnsupportedError
+from ...errors import ArgumentError
 from .axes import Axes, Axis, Shapes, call_name, channels_of, found, grown, named, shapes_of, steady
+from .devices import need_one_device, note_dtypes
 from .exploration import Exploration, Module
 from .flow import argument_names, as_argument, flow_of
 from .kept import kept
@@ -36,16 +37,23 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
               channels; `(b f) l c` where axes are folded, {"num_frames": "f"} of a number that is an extent
     progress  is called with the name of every module
 
-    ArgumentError: no module, no tensor among the arguments, names of dims that do not fit. UnsupportedError: parameters
-    on `meta` or on several devices. What the model raises with the arguments as they are goes on.
+    ArgumentError: no module, no tensor among the arguments, names of dims that do not fit. UnsupportedError:
+    parameters, buffers or arguments on `meta` or on several devices. What the model raises with the arguments as they
+    are goes on, with a note where they are of another dtype than the parameters.
     """
-    _check(model)
+    if not isinstance(model, torch.nn.Module):
+        raise ArgumentError(f"explore: the model is a {type(model).__name__}, wanted a torch.nn.Module")
     args, kwargs = _named_arguments(model, args, kwargs)
     given = {**tensors_of(args), **tensors_of(kwargs)}
     if not given:
         raise ArgumentError(f"explore: {type(model).__name__} was given no tensor, wanted the arguments of a forward")
+    need_one_device("explore", model, args, kwargs)
     with kept(model):
-        shapes = shapes_of(model, args, kwargs)
+        try:
+            shapes = shapes_of(model, args, kwargs)
+        except Exception as error:  # whatever a model raises goes on
+            note_dtypes(error, model, args, kwargs)
+            raise
         axes = _axes(model, args, kwargs, given, dims, shapes)
         explorer = _Explorer(model, axes, shapes, progress)
         explorer.run(args, kwargs)
@@ -60,20 +68,6 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
 def explored(model: torch.nn.Module) -> Optional[Exploration]:
     """What was found of this model last, which a schedule knows by its stages' names alone."""
     return _explored.get(model)
-
-
-def _check(model: Any) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise ArgumentError(f"explore: the model is a {type(model).__name__}, wanted a torch.nn.Module")
-    devices: Dict[str, str] = {}
-    for name, p in model.named_parameters():
-        devices.setdefault(str(p.device), name)
-    if "meta" in devices:
-        raise UnsupportedError(f"explore: '{devices['meta']}' is on the device meta, where nothing is computed: wanted "
-                               "parameters with elements")
-    if len(devices) > 1:
-        raise UnsupportedError("explore: " + ", ".join(f"'{name}' is on {device}" for device, name in devices.items())
-                               + ": wanted all parameters on one device")
 
 
 def _named_arguments(model: torch.nn.Module, args: Any, kwargs: Any) -> Tuple[Any, Dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 
 from ...errors import ArgumentError, UnsupportedError
+from ..exploring.devices import need_one_device
 from ..exploring.trees import Tensors, replaced, tensors_of
 from ..hooks import around_in
 from ..modules import put_on
@@ -57,12 +58,13 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
 
     A proof that does not hold says which module is the first whose result is another, or what a rank raised. What the
     whole model raises goes on. ArgumentError: ranks below 1, no module. UnsupportedError: a model that cannot be
-    copied.
+    copied, tensors on `meta` or on several devices.
     """
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"prove: the model is a {type(model).__name__}, wanted a torch.nn.Module")
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise ArgumentError(f"prove: ranks is {ranks!r}, wanted a number of at least 1")
+    need_one_device("prove", model, args, kwargs)
     steps = getattr(plan, "steps", plan)
     whole = copied(model)
     seen: Dict[str, List[torch.Tensor]] = {}
