@@ -6,7 +6,8 @@ from pathlib import Path
 from ranks import fork
 from test_torch import COMMON
 
-import torch._inductor.compile_fx  # once for all ranks
+import torch._dynamo  # once for all ranks
+import torch._functorch.aot_autograd
 
 DOCS = Path(os.environ["HEDDLE_SOURCE"]) / "docs" / "python.md"
 

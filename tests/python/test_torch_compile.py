@@ -106,17 +106,18 @@ import torch._inductor.config
 torch._inductor.config.cpp.vec_isa_ok = False  # scalar code: to ask the compiler for more takes longer than the test
 torch._inductor.config.cpp_cache_precompile_headers = False
 
-def mixed(x, plan):
-    y = ht.switch(x.sin() * 2, plan)
-    z = ht.switch(x.cos(), plan)  # neither knows of the other: only their order tells them apart
-    return y * z + y
+def mixed(x, w, plan):  # of products, for which nothing is compiled by g++: that takes longer than all the rest
+    y = ht.switch(x, plan)
+    z = ht.switch(x @ w, plan)  # neither knows of the other: only their order tells them apart
+    return y @ z.mT
 
 with heddle.Comm.open() as comm:
     plan = comm.reshard(f"f32[t=8 s=6] on {comm.mesh}: t@sp -> s@sp")
-    x = torch.randn(plan.src_shape, generator=torch.Generator().manual_seed(comm.rank))
+    draw = torch.Generator().manual_seed(comm.rank)
+    x, w = (torch.randn(shape, generator=draw) for shape in (plan.src_shape, (6, 6)))
     def stepped(function):
         mine = x.clone().requires_grad_()
-        y = function(mine, plan)
+        y = function(mine, w, plan)
         (y * y).sum().backward()
         return y.detach(), mine.grad
     for got, wanted in zip(stepped(torch.compile(mixed, fullgraph=True)), stepped(mixed)):

@@ -25,15 +25,15 @@ _PARAMETERS = 4  #: of which a few elements are
 _WORD = struct.Struct(f"=16s{_SEEN_MAX}d")
 
 
-def _not_compiled(function: Callable[..., None]) -> Callable[..., None]:
+def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """torch.compiler.disable where something is compiled: that takes seconds to import, which nobody else waits for."""
     @functools.wraps(function)
-    def call(*given: Any) -> None:
-        (torch.compiler.disable(function) if torch.compiler.is_compiling() else function)(*given)
+    def call(*given: Any) -> Any:
+        return (torch.compiler.disable(function) if torch.compiler.is_compiling() else function)(*given)
     return call
 
 
-@_not_compiled
+@not_compiled
 def agree(comm: Comm, what: str, facts: Facts, refused: Optional[Error] = None, seen: Sequence[_Seen] = ()) -> None:
     """Raises MismatchError on every rank unless all ranks are here with the same facts, and numbers as near; what this
     rank has refused is raised here, the other ranks get its sentence. Collective."""
@@ -86,7 +86,7 @@ def watched_in(model: torch.nn.Module) -> Watched:
     return found[:: max(-(-len(found) // _PARAMETERS), 1)]
 
 
-@_not_compiled
+@not_compiled
 def begun(comm: Comm, model: torch.nn.Module, watched: Watched, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
     """A pass of a model: all ranks are in one, in the same mode, with the same arguments and parameters."""
     facts: List[Tuple[str, Any]] = [
@@ -102,7 +102,7 @@ def begun(comm: Comm, model: torch.nn.Module, watched: Watched, args: Tuple[Any,
     agree(comm, "forward of a model", facts, None, seen[:_SEEN_MAX])
 
 
-@_not_compiled
+@not_compiled
 def alike(comm: Comm, what: str, name: str, value: Any) -> None:
     """What every rank has whole there."""
     facts: List[Tuple[str, Any]] = []

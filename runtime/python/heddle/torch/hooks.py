@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 import torch
 
 from ..errors import ArgumentError, UnsupportedError
+from .agreement import not_compiled
 from .ranks import Ranks
 from .within import Put, is_within
 
@@ -81,9 +82,13 @@ class _Step:
         return _Both(module.register_forward_pre_hook(self.on_arguments, with_kwargs=True),
                      module.register_forward_hook(self.on_result))
 
+    # Where the graph breaks at a step, a compiler need not look at all that it does.
+
+    @not_compiled
     def on_result(self, _: torch.nn.Module, args: Tuple[Any, ...], output: Any) -> Any:
         return self._changed(output, _place(self._step.out)[1], self._around.left)
 
+    @not_compiled
     def on_arguments(self, _: torch.nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         at = self._names.index(self.name) if self.name in self._names else len(args)
         if at < len(args):
@@ -94,6 +99,7 @@ class _Step:
             raise ArgumentError(f"{self._where} was called without '{self.name}'")
         return args, kwargs
 
+    @not_compiled
     def on_output(self, _: torch.nn.Module, args: Tuple[Any, ...], output: Any) -> Any:
         return self._changed(output, self._path)
 
