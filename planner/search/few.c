@@ -124,7 +124,7 @@ heddle_status hd_search_walk_few(hd_walk *out, int *is_done, hd_search *s, hd_wa
     HD_TRY(remember(&all, s));
     if (hd_near_applies(s)) {
         HD_TRY(hd_near_open(&near, s));
-        HD_TRY(hd_near_walk(&floor, &near));
+        HD_TRY(hd_near_walk(&floor, &near, bound == NULL));
     }
     if (floor > 0) {
         st = grow(out, is_done, &near, &all, kind, bound, floor);

@@ -50,31 +50,21 @@ static void go_on_all(double *here, double *came, const double *before, const do
     }
 }
 
-/* The same of one b. */
-static void go_on_one(double *here, double *came, const double *before, const double *edge, int n, int b)
-{
-    here[b] = INFINITY;
-    for (int a = 0; a < n; a++) {
-        const double sum = before[a] + edge[(size_t)a * (size_t)n + (size_t)b];
-        came[b] = sum < here[b] ? a : came[b];
-        here[b] = sum < here[b] ? sum : here[b];
-    }
-}
-
-/* For the states of `row`; the edges that this comes from are refined. */
+/* For the states of `row`; the edges that this comes from are refined, some rounds of it: what is left is known less
+ * well. */
 static heddle_status go_on(double *here, const double *before, hd_near *w, int stage, const hd_row *row)
 {
+    enum { ROUNDS = 16 };
     heddle_status st = HEDDLE_OK;
-    const double *edge = edges_before(w, stage);
-    go_on_all(here, w->came, before, edge, w->n);
-    for (int i = 0; i < row->nadmitted; i++) {
-        const int b = row->admitted[i];
-        int more = here[b] < INFINITY;
-        while (more) {
-            HD_TRY(hd_near_refine(&more, w, stage, (int)w->came[b], b));
-            if (more) {
-                go_on_one(here, w->came, before, edge, w->n, b);
-            }
+    int is_open = 1;
+    for (int round = 0; is_open && round < ROUNDS; round++) {
+        go_on_all(here, w->came, before, edges_before(w, stage), w->n);
+        is_open = 0;
+        for (int i = 0; i < row->nadmitted; i++) {
+            const int b = row->admitted[i];
+            int more = 0;
+            HD_TRY(here[b] < INFINITY ? hd_near_refine(&more, w, stage, (int)w->came[b], b) : HEDDLE_OK);
+            is_open = is_open || more;
         }
     }
 out:
@@ -363,10 +353,26 @@ out:
     return st;
 }
 
-heddle_status hd_near_walk(double *floor, hd_near *w)
+static heddle_status refine_all(hd_near *w)
+{
+    heddle_status st = HEDDLE_OK;
+    int more = 0;
+    for (int k = 0; k < w->s->m->nstages; k++) {
+        for (int from = 0; from < w->n; from++) {
+            for (int to = 0; to < w->n && w->wanted[from]; to++) {
+                HD_TRY(w->wanted[to] ? hd_near_refine(&more, w, k, from, to) : HEDDLE_OK);
+            }
+        }
+    }
+out:
+    return st;
+}
+
+heddle_status hd_near_walk(double *floor, hd_near *w, int is_alone)
 {
     heddle_status st = HEDDLE_OK;
     int is_known = 0;
+    HD_TRY(is_alone ? refine_all(w) : HEDDLE_OK);
     w->to.wanted = INFINITY;
     HD_TRY(walk_all(&is_known, w, &w->from, 1, &w->to));
     HD_TRY(is_known ? walk_all(&is_known, w, &w->to, 0, NULL) : HEDDLE_OK);

@@ -70,8 +70,9 @@ heddle_status hd_near_edge(double *out, hd_near *near, double row_bytes, int fro
 heddle_status hd_near_refine(int *more, hd_near *near, int stage, int from, int to);
 /* What no walk is below, 0: not known; looked for as far as it may be below the bound. */
 heddle_status hd_near_floor(double *floor, hd_near *near, double bound);
-/* The same without a bound, and hd_near_drop may follow. */
-heddle_status hd_near_walk(double *floor, hd_near *near);
+/* The same without a bound, and hd_near_drop may follow. is_alone: no other mesh bounds its plans, so all
+ * edges matter. */
+heddle_status hd_near_walk(double *floor, hd_near *near, int is_alone);
 /* Of all rows the states go that no walk at or below the bound goes through; *is_empty: some row has none left. */
 heddle_status hd_near_drop(int *is_empty, hd_near *near, double bound);
 
