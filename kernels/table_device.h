@@ -109,16 +109,16 @@ typedef struct hd_device_kernels {
     /* dst may be src. */
     int (*norm_modulate)(const hd_device_rows *of, void *dst, const void *src, const float *shift, const float *scale,
                          void *stream);
-    /* y: of x's type or F32 */
+    /* y: of x's type or F32. keep: gets x as it was; NULL: it is not wanted */
     int (*gate_residual)(const hd_device_rows *of, void *x, const void *y, heddle_dtype y_dtype, const float *gate,
-                         void *stream);
+                         void *keep, void *stream);
     /* dst = gelu(src), tanh form; dst may be src where they are of one type */
     int (*gelu)(void *dst, heddle_dtype dst_dtype, const void *src, heddle_dtype src_dtype, int64_t elems,
                 void *stream);
     int (*convert)(void *dst, heddle_dtype dst_dtype, const void *src, heddle_dtype src_dtype, int64_t elems,
                    void *stream);
-    /* In place. */
-    int (*norm_rotate)(const hd_device_heads *of, void *x, void *stream);
+    /* dst may be src. */
+    int (*norm_rotate)(const hd_device_heads *of, void *dst, const void *src, void *stream);
 
     /* --- their gradients; scratch lies on the device, and is free again when the launch has ended */
 
@@ -145,6 +145,7 @@ typedef struct hd_device_kernels {
 
     int (*attention)(const hd_device_attention *of, void *stream);
     int (*attention_back)(const hd_device_attention_back *back, void *stream);
+    size_t (*attention_back_bytes)(const hd_device_attention *of); /* of scratch */
     int (*arrange)(const hd_device_arrange *of, void *stream);
     int (*merge)(const hd_device_merge *of, void *stream);
     int (*log_sum)(const hd_device_log_sum *of, void *stream);

@@ -1,14 +1,18 @@
-/* Attention of bf16 and f16 on tensor units, forward: a block has 64 queries of one head of one fibre, fewer where
- * fibres are short, and takes the keys 64 at a time from the first on, with a running maximum and sum. The next keys
- * are on their way meanwhile. Keys are never split over blocks. */
+/* Attention of bf16 and f16 on tensor units, forward: a block has 128 queries of one head of one fibre, fewer where
+ * fibres are short, and takes the keys 64 at a time (of wide heads 32, for its registers) from the first on, with a
+ * running maximum and sum. The next keys are on their way meanwhile. Keys are never split over blocks. */
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/tile.h"
 
-enum { KEYS = 64 /* of a turn */, EIGHTS = KEYS / 8 };
+#define KEYS(width) ((width) > 80 ? 32 : 64) /* of a turn */
+#define EIGHTS(width) (KEYS(width) / 8)
+#define PLACE_ELEMS(width) (KEYS(width) * HD_TILE_STRIDE(width))
 
-/* Of this lane's two rows, r / 4 and r / 4 + 8 of its warp's. */
+enum { WIDE = 2, ROWS = WIDE * 16 /* of a warp */, MOST_EIGHTS = 8 };
+
+/* Of this lane's rows, r / 4, + 8, + 16 and so on of its warp's. The sums are of what the lane has itself. */
 typedef struct running {
-    float top[2], sum[2];
+    float top[2 * WIDE], sum[2 * WIDE];
 } running;
 
 HD_DEV int32_t last_key(const hd_attention_args *a, int32_t nk, int32_t query)
@@ -17,34 +21,45 @@ HD_DEV int32_t last_key(const hd_attention_args *a, int32_t nk, int32_t query)
     return end < 0 ? 0 : end < nk ? end : nk;
 }
 
-/* Scores become weights, which are of the maximum so far; what was summed before is brought to it. */
-HD_DEV void weigh(float (*s)[4], running *r, float (*o)[4], const hd_attention_args *a, int32_t query, int32_t key,
-                  int32_t nk, int width)
+/* Keys that a query does not see. */
+HD_DEV void hide(float (*s)[4], const hd_attention_args *a, int32_t query, int32_t key, int32_t nk, int width)
 {
     HD_UNROLL
-    for (int half = 0; half < 2; half++) {
-        const int32_t end = last_key(a, nk, query + half * 8) - key;
-        float top = r->top[half], sum = 0;
+    for (int row = 0; row < 2 * WIDE; row++) {
+        const int32_t end = last_key(a, nk, query + row * 8) - key - (int32_t)(HD_LANE % 4) * 2;
         HD_UNROLL
-        for (int i = 0; i < EIGHTS * 2; i++) {
-            float *score = &s[i / 2][half * 2 + i % 2];
-            *score = i / 2 * 8 + (int32_t)(HD_LANE % 4) * 2 + i % 2 < end ? *score : -INFINITY;
-            top = fmaxf(top, *score);
+        for (int i = 0; i < EIGHTS(width) * 2; i++) {
+            float *score = &s[row / 2 * EIGHTS(width) + i / 2][row % 2 * 2 + i % 2];
+            *score = i / 2 * 8 + i % 2 < end ? *score : -INFINITY;
+        }
+    }
+}
+
+/* Scores become weights, which are of the maximum so far; what was summed before is brought to it. */
+HD_DEV void weigh(float (*s)[4], running *r, float (*o)[4], const hd_attention_args *a, int width)
+{
+    HD_UNROLL
+    for (int row = 0; row < 2 * WIDE; row++) {
+        float top = r->top[row], sum = 0;
+        HD_UNROLL
+        for (int i = 0; i < EIGHTS(width) * 2; i++) {
+            top = fmaxf(top, s[row / 2 * EIGHTS(width) + i / 2][row % 2 * 2 + i % 2]);
         }
         top = hd_group_max(top, 4);
-        const float from = top == -INFINITY ? 0 : top;
+        const float from = top == -INFINITY ? 0 : hd_mul(top, a->scale_log2);
         HD_UNROLL
-        for (int i = 0; i < EIGHTS * 2; i++) {
-            float *score = &s[i / 2][half * 2 + i % 2];
-            *score = hd_exp2(hd_mul(*score - from, a->scale_log2));
+        for (int i = 0; i < EIGHTS(width) * 2; i++) {
+            float *score = &s[row / 2 * EIGHTS(width) + i / 2][row % 2 * 2 + i % 2];
+            *score = hd_exp2(hd_fma(*score, a->scale_log2, -from));
             sum = sum + *score;
         }
-        const float fewer = hd_exp2(hd_mul(r->top[half] - from, a->scale_log2));
-        r->sum[half] = hd_fma(r->sum[half], fewer, hd_group_sum(sum, 4));
-        r->top[half] = top;
+        const float fewer = hd_exp2(hd_fma(r->top[row], a->scale_log2, -from));
+        r->sum[row] = hd_fma(r->sum[row], fewer, sum);
+        r->top[row] = top;
         HD_UNROLL
         for (int i = 0; i < width / 4; i++) {
-            o[i / 2][half * 2 + i % 2] = hd_mul(o[i / 2][half * 2 + i % 2], fewer);
+            float *value = &o[row / 2 * (width / 8) + i / 2][row % 2 * 2 + i % 2];
+            *value = hd_mul(*value, fewer);
         }
     }
 }
@@ -53,16 +68,17 @@ HD_DEV void finish(running *r, float (*o)[4], const hd_attention_args *a, const 
                    int width)
 {
     HD_UNROLL
-    for (int half = 0; half < 2; half++) {
-        const float inverse = r->sum[half] > 0 ? 1.0f / r->sum[half] : r->sum[half];
+    for (int row = 0; row < 2 * WIDE; row++) {
+        const float sum = hd_group_sum(r->sum[row], 4), inverse = sum > 0 ? 1.0f / sum : sum;
         HD_UNROLL
         for (int i = 0; i < width / 4; i++) {
-            o[i / 2][half * 2 + i % 2] = hd_mul(o[i / 2][half * 2 + i % 2], inverse);
+            float *value = &o[row / 2 * (width / 8) + i / 2][row % 2 * 2 + i % 2];
+            *value = hd_mul(*value, inverse);
         }
-        if (a->of.stats != 0 && HD_LANE % 4 == 0 && query + half * 8 < a->nq) {
-            float *stats = a->of.stats + 2 * hd_attention_row(a, p, p->head, query + half * 8);
-            hd_float_store(stats, r->top[half]);
-            hd_float_store(stats + 1, r->sum[half] > 0 ? hd_log2(r->sum[half]) : r->sum[half]);
+        if (a->of.stats != 0 && HD_LANE % 4 == 0 && query + row * 8 < a->nq) {
+            float *stats = a->of.stats + 2 * hd_attention_row(a, p, p->head, query + row * 8);
+            hd_float_store(stats, r->top[row]);
+            hd_float_store(stats + 1, sum > 0 ? hd_log2(sum) : sum);
         }
     }
 }
@@ -71,50 +87,69 @@ HD_DEV void finish(running *r, float (*o)[4], const hd_attention_args *a, const 
 HD_DEV void ask_keys(uint16_t *keys, const hd_attention_args *a, const hd_attention_part *p, int32_t turn, int width)
 {
     const uint32_t head = hd_key_head(a, p->head);
-    uint16_t *place = keys + turn % 2 * 2 * HD_TILE_ELEMS(width);
-    hd_tile_ask(place, hd_tokens_at(&a->of.k, p, head, HEDDLE_BF16), a->of.k.token, turn * KEYS, p->nk, a->d, KEYS,
-                width);
-    hd_tile_ask(place + HD_TILE_ELEMS(width), hd_tokens_at(&a->of.v, p, head, HEDDLE_BF16), a->of.v.token, turn * KEYS,
-                p->nk, a->d, KEYS, width);
+    uint16_t *place = keys + turn % 2 * 2 * PLACE_ELEMS(width);
+    hd_tile_ask(place, hd_tokens_at(&a->of.k, p, head, HEDDLE_BF16), a->of.k.token, turn * KEYS(width), p->nk, a->d,
+                KEYS(width), width);
+    hd_tile_ask(place + PLACE_ELEMS(width), hd_tokens_at(&a->of.v, p, head, HEDDLE_BF16), a->of.v.token,
+                turn * KEYS(width), p->nk, a->d, KEYS(width), width);
     hd_copy_commit();
+}
+
+/* This warp's rows of the result; those of its queries are read by nobody any more. */
+HD_DEV void leave(const hd_attention_args *a, const hd_attention_part *p, int32_t first, uint16_t *queries,
+                  const float (*o)[4], int width, heddle_dtype dtype)
+{
+    HD_UNROLL
+    for (int i = 0; i < WIDE; i++) {
+        const int32_t row = (int32_t)HD_WARP * ROWS + i * 16;
+        const float(*part)[4] = o + i * (width / 8);
+        if (a->of.gives_f32) {
+            hd_tile_store_f32(hd_tokens_at(&a->of.o, p, p->head, HEDDLE_F32), a->of.o.token, first + row, a->nq, a->d,
+                              part, width);
+        } else {
+            hd_tile_store(hd_tokens_at(&a->of.o, p, p->head, dtype), a->of.o.token, first + row, a->nq, a->d,
+                          queries + row * HD_TILE_STRIDE(width), part, width, dtype);
+        }
+    }
 }
 
 HD_DEV void attend(const hd_attention_args *a, heddle_dtype dtype, int width)
 {
     HD_DYNAMIC_SHARED(uint16_t, queries);
-    uint16_t *keys = queries + HD_TILE_ELEMS(width);
+    const int32_t rows = (int32_t)HD_WARPS * ROWS;
+    uint16_t *keys = queries + rows * HD_TILE_STRIDE(width);
     const hd_attention_part p = hd_attention_part_of(a, HD_BLOCK, a->heads);
-    const int32_t rows = (int32_t)HD_WARPS * 16, first = (int32_t)p.tile * rows;
-    const int32_t query = first + (int32_t)(HD_WARP * 16 + HD_LANE / 4);
-    const int32_t end = last_key(a, p.nk, first + rows - 1), turns = (end + KEYS - 1) / KEYS;
-    running r = {{-INFINITY, -INFINITY}, {0, 0}};
-    float o[HD_DEVICE_MOST_HEAD / 8][4] = {{0}};
+    const int32_t first = (int32_t)p.tile * rows, query = first + (int32_t)(HD_WARP * ROWS + HD_LANE / 4);
+    const int32_t end = last_key(a, p.nk, first + rows - 1), turns = (end + KEYS(width) - 1) / KEYS(width);
+    const int32_t seen_by_all = last_key(a, p.nk, first);
+    running r;
+    float o[WIDE * HD_DEVICE_MOST_HEAD / 8][4] = {{0}};
+    HD_UNROLL
+    for (int i = 0; i < 2 * WIDE; i++) {
+        r.top[i] = -INFINITY;
+        r.sum[i] = 0;
+    }
     hd_tile_ask(queries, hd_tokens_at(&a->of.q, &p, p.head, dtype), a->of.q.token, first, a->nq, a->d, rows, width);
     ask_keys(keys, a, &p, 0, width);
     for (int32_t turn = 0; turn < turns; turn++) {
-        const uint16_t *place = keys + turn % 2 * 2 * HD_TILE_ELEMS(width);
+        const uint16_t *place = keys + turn % 2 * 2 * PLACE_ELEMS(width);
+        float s[WIDE * MOST_EIGHTS][4] = {{0}};
+        hd_copy_wait_0();
+        hd_sync(); /* all have what they asked for, and are through with the other place */
         if (turn + 1 < turns) {
             ask_keys(keys, a, &p, turn + 1, width);
-            hd_copy_wait_1();
-        } else {
-            hd_copy_wait_0();
         }
-        hd_sync(); /* all have what they asked for */
-        float s[EIGHTS][4] = {{0}};
-        hd_tile_dots(s, queries, place, EIGHTS, width, dtype);
-        weigh(s, &r, o, a, query, turn * KEYS, p.nk, width);
-        hd_tile_mix(o, s, place + HD_TILE_ELEMS(width), EIGHTS, width, dtype);
-        hd_sync(); /* the place is free */
+        hd_tile_dots(s, queries, 0, place, EIGHTS(width), WIDE, width, dtype);
+        if ((turn + 1) * KEYS(width) > seen_by_all) {
+            hide(s, a, query, turn * KEYS(width), p.nk, width);
+        }
+        weigh(s, &r, o, a, width);
+        hd_tile_mix(o, s, place + PLACE_ELEMS(width), EIGHTS(width), WIDE, width, dtype);
     }
     hd_copy_wait_0();
     hd_sync(); /* where there were no turns, others' copies were on their way */
     finish(&r, o, a, &p, query, width);
-    if (a->of.gives_f32) {
-        hd_tile_store_f32(hd_tokens_at(&a->of.o, &p, p.head, HEDDLE_F32), a->of.o.token, first, a->nq, a->d, o, width);
-    } else {
-        hd_tile_store(hd_tokens_at(&a->of.o, &p, p.head, dtype), a->of.o.token, first, a->nq, a->d, queries, o, width,
-                      dtype);
-    }
+    leave(a, &p, first, queries, o, width, dtype);
 }
 
 #define ATTENTION_KERNEL(name, dtype, width)                                                                           \
@@ -124,11 +159,11 @@ HD_DEV void attend(const hd_attention_args *a, heddle_dtype dtype, int width)
     }
 HD_TILE_KERNELS(ATTENTION_KERNEL, attention)
 
-enum { TILES = 5 /* queries, and twice keys and values */ };
-
-static int bytes_of(int width)
+/* Queries, and keys and values, of two turns where there are so many. */
+static int bytes_of(int width, int64_t rows, int64_t keys)
 {
-    return TILES * HD_TILE_ELEMS(width) * 2;
+    const int turns = keys > KEYS(width) ? 2 : 1;
+    return (int)rows * HD_TILE_STRIDE(width) * 2 + turns * 2 * PLACE_ELEMS(width) * 2;
 }
 
 static int is_laid_out(const hd_device_attention *of)
@@ -142,9 +177,9 @@ int hd_attention_forward(const hd_device_attention *of, void *stream)
     if (!hd_is_attention_right(of) || !is_laid_out(of)) {
         return (int)cudaErrorInvalidValue;
     }
-    const int64_t rows = of->dtype == HEDDLE_F32 ? 4 : hd_tile_rows(of->nq), tiles = (of->nq + rows - 1) / rows;
+    const int64_t rows = of->dtype == HEDDLE_F32 ? 4 : hd_tile_rows(of->nq, WIDE), tiles = (of->nq + rows - 1) / rows;
     const hd_attention_args a = hd_attention_args_of(of, tiles);
-    const unsigned blocks = hd_attention_blocks(of, tiles, of->heads), threads = hd_tile_threads(of->nq);
+    const unsigned blocks = hd_attention_blocks(of, tiles, of->heads), threads = hd_tile_threads(of->nq, WIDE);
     if (of->outer == 0 || of->nq == 0) {
         return 0;
     }
@@ -155,7 +190,7 @@ int hd_attention_forward(const hd_device_attention *of, void *stream)
         return hd_attention_f32(&a, stream);
     }
 #define LAUNCH(name, type, width)                                                                                      \
-    HD_TILE_LAUNCH_CASE(name, &a, blocks, threads, bytes_of(width), stream, of->d, type, width)
+    HD_TILE_LAUNCH_CASE(name, &a, blocks, threads, bytes_of(width, rows, of->nk), stream, of->d, type, width)
     HD_TILE_KERNELS(LAUNCH, attention)
     return (int)cudaGetLastError();
 }
@@ -168,7 +203,7 @@ int hd_attention_load(void)
     for (int i = 0; i < n && error == 0; i++) {
         struct cudaFuncAttributes attributes;
         error = (int)cudaFuncGetAttributes(&attributes, kernel[i]);
-        error = error != 0 ? error : hd_allow_shared(kernel[i], bytes_of(hd_tile_width[i % 4]));
+        error = error != 0 ? error : hd_allow_shared(kernel[i], bytes_of(hd_tile_width[i % 4], 4 * ROWS, INT32_MAX));
     }
     return error != 0 ? error : hd_attention_f32_load();
 }

@@ -11,8 +11,10 @@
 typedef struct hd_attention_args {
     hd_device_attention of;
     hd_device_tokens d_o, dq, dk, dv; /* backward only */
-    float *delta;
+    float *delta, *part;
     int back_gives_f32;
+    int32_t chunks, chunk; /* parts of the queries, and how many a part has */
+    uint32_t own_tiles;    /* of `tiles`: those of a part */
     uint32_t tiles, outer_of_length;
     uint32_t heads, kv_heads, inner, group, skipped; /* group: heads that share a key head */
     int32_t nq, nk, d, diagonal;

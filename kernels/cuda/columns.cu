@@ -1,4 +1,5 @@
-/* Sums over rows, column by column, in two stages: of pieces of rows, then of the pieces in their order. No atomics. */
+/* Sums over rows, column by column, in two stages: of pieces of rows, then of the pieces, in an order that their number
+ * says. No atomics. */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/rows.h"
@@ -100,21 +101,34 @@ typedef struct parts_args {
     int64_t dst_stride;
 } parts_args;
 
+/* A warp has every PARTS_WARPS-th piece of 32 columns, one a lane; the warps' sums are added in their order. */
+enum { PARTS_WARPS = 16 };
+
+typedef struct parts_memory {
+    float sum[PARTS_WARPS][32];
+} parts_memory;
+
 HD_KERNEL(add_parts, parts_args, a)
 {
-    const uint32_t all = a.samples * a.kinds * a.n;
-    for (uint32_t i = HD_BLOCK * HD_THREADS + HD_THREAD; i < all; i += HD_BLOCKS * HD_THREADS) {
-        const uint32_t column = i % a.n, kind = i / a.n % a.kinds, sample = i / a.n / a.kinds;
-        const float *part = a.part + ((int64_t)sample * a.pieces * a.kinds + kind) * a.n + column;
-        float *dst = kind == 0 ? a.dst[0] : a.dst[1];
-        if (dst == 0) {
-            continue;
+    HD_SHARED(parts_memory, memory);
+    const uint32_t strips = (a.n + 31) / 32, strip = HD_BLOCK % strips, rest = HD_BLOCK / strips;
+    const uint32_t kind = rest % a.kinds, sample = rest / a.kinds, column = strip * 32 + HD_LANE;
+    const float *part = a.part + ((int64_t)sample * a.pieces * a.kinds + kind) * a.n + column;
+    float *dst = kind == 0 ? a.dst[0] : a.dst[1];
+    float sum = 0;
+    if (dst == 0) {
+        return; /* all of the block */
+    }
+    for (uint32_t piece = HD_WARP; piece < a.pieces && column < a.n; piece += PARTS_WARPS) {
+        sum = sum + hd_f32_from_bits(hd_load_4(part + (int64_t)piece * a.kinds * a.n));
+    }
+    memory->sum[HD_WARP][HD_LANE] = sum;
+    hd_sync();
+    if (HD_WARP == 0 && column < a.n) {
+        for (int warp = 1; warp < PARTS_WARPS; warp++) {
+            sum = sum + memory->sum[warp][HD_LANE];
         }
         dst += sample * a.dst_stride + column;
-        float sum = 0;
-        for (uint32_t piece = 0; piece < a.pieces; piece++) {
-            sum = sum + hd_f32_from_bits(hd_load_4(part + (int64_t)piece * a.kinds * a.n));
-        }
         hd_store_4(dst, hd_f32_bits(hd_f32_from_bits(hd_load_4(dst)) + sum));
     }
 }
@@ -124,9 +138,7 @@ int hd_columns_add_parts(const float *part, int64_t samples, int64_t pieces, int
 {
     parts_args a = {part,        (uint32_t)samples, (uint32_t)pieces, (uint32_t)kinds,
                     (uint32_t)n, {dst[0], dst[1]},  dst_stride};
-    const int64_t blocks = (samples * kinds * n + HD_ROWS_THREADS - 1) / HD_ROWS_THREADS;
-    HD_LAUNCH(add_parts, blocks < HD_ROWS_MOST_BLOCKS ? blocks : (int64_t)HD_ROWS_MOST_BLOCKS, HD_ROWS_THREADS, stream,
-              &a);
+    HD_LAUNCH(add_parts, samples * kinds * ((n + 31) / 32), PARTS_WARPS * 32, stream, &a);
     return (int)cudaGetLastError();
 }
 

@@ -7,8 +7,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* dst[kind][sample * dst_stride + i] += the sum over the pieces, in their order, of part[sample][piece][kind][i]; one
- * or two kinds, n of each. */
+/* dst[kind][sample * dst_stride + i] += the sum over the pieces, in an order that their number says, of
+ * part[sample][piece][kind][i]; one or two kinds, n of each. */
 int hd_columns_add_parts(const float *part, int64_t samples, int64_t pieces, int64_t kinds, int64_t n,
                          float *const *dst, int64_t dst_stride, void *stream);
 #ifdef __cplusplus

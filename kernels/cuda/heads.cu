@@ -5,68 +5,80 @@
 
 typedef struct rotate_args {
     hd_heads_args of;
-    char *x;
+    char *dst;
+    const char *src;
+    int64_t farther; /* elements that a row of dst lies behind the one before, beyond those of src */
 } rotate_args;
 
-HD_DEV void rotate_vector(const rotate_args *a, char *vector, uint32_t position, int is_there, heddle_dtype dtype)
+HD_DEV void rotate_vector(const rotate_args *a, const hd_heads_place *at, hd_lane_piece *p, const float *weight,
+                          heddle_dtype dtype, int is_whole)
 {
-    const int per = hd_piece_elems(dtype), lanes = HD_HEADS_LANES(dtype);
-    const int32_t at = (int32_t)(HD_LANE % (unsigned)lanes) * per, left = is_there ? a->of.d - at : 0;
-    hd_lane_piece p;
-    float value[HD_PIECE_MOST], squares = 0, inverse = 1;
-    if (left > 0) {
-        p = hd_piece_load(vector, at, left, dtype, a->of.is_whole);
-    }
+    const int per = hd_piece_elems(dtype);
+    float value[HD_PIECE_MOST], squares = 0;
     HD_UNROLL
     for (int i = 0; i < per; i++) {
-        value[i] = i < left ? hd_piece_get(&p, i, dtype) : 0;
+        value[i] = i < (is_whole ? (at->left > 0 ? per : 0) : at->left) ? hd_piece_get(p, i, dtype) : 0;
         squares = hd_fma(value[i], value[i], squares);
     }
     if (a->of.weight != 0) {
-        inverse = 1.0f / sqrtf(hd_group_sum(squares, (unsigned)lanes) / (float)a->of.d + HD_ROWS_EPSILON);
+        const float inverse = hd_heads_inverse(&a->of, hd_group_sum(squares, HD_HEADS_LANES(dtype)));
+        HD_UNROLL
+        for (int i = 0; i < per; i++) {
+            value[i] = hd_mul(hd_mul(value[i], inverse), weight[i]);
+        }
     }
-    if (left <= 0) {
+    if (at->left <= 0) {
         return;
     }
-    if (a->of.weight != 0) {
-        hd_heads_weigh(value, &a->of, at, left, per, inverse);
-    }
     if (a->of.cos_sin != 0) {
-        hd_heads_turn(value, &a->of, position, at, left, per, 1);
+        hd_heads_turn(value, &a->of, at, per, is_whole, 1);
     }
     HD_UNROLL
     for (int i = 0; i < per; i++) {
-        hd_piece_set(&p, i, dtype, value[i]);
+        hd_piece_set(p, i, dtype, value[i]);
     }
-    hd_piece_store(vector, at, left, dtype, a->of.is_whole, &p);
+    hd_piece_store(a->dst + at->begin + at->row * a->farther * hd_elem_bytes(dtype), at->at, at->left, dtype, is_whole,
+                   p);
 }
 
-HD_DEV void rotate_heads(const rotate_args *a, heddle_dtype dtype)
+HD_DEV void rotate_heads(const rotate_args *a, heddle_dtype dtype, int is_whole)
 {
-    const unsigned lanes = HD_HEADS_LANES(dtype), groups = HD_THREADS / lanes;
-    const uint32_t step = HD_BLOCKS * groups, first = HD_BLOCK * groups + HD_THREAD / lanes;
-    /* as many turns for all: the lanes of a warp come to its sums together */
-    for (uint32_t turn = 0; turn < (a->of.vectors + step - 1) / step; turn++) {
-        const uint32_t n = first + turn * step, row = hd_divide(&a->of.heads, n);
-        const int is_there = n < a->of.vectors;
-        char *vector = a->x + hd_heads_at(&a->of, row, n) * hd_elem_bytes(dtype);
-        rotate_vector(a, vector, hd_heads_position(&a->of, row), is_there, dtype);
+    const uint32_t batch = hd_heads_groups(dtype) * HD_HEADS_AT_ONCE;
+    float weight[HD_PIECE_MOST] = {0};
+    hd_heads_weights(weight, &a->of, dtype, is_whole);
+    /* as many turns for all of a block: the lanes of a warp come to its sums together */
+    for (uint32_t first = HD_BLOCK * batch; first < a->of.vectors; first += HD_BLOCKS * batch) {
+        hd_heads_place at[HD_HEADS_AT_ONCE];
+        hd_lane_piece p[HD_HEADS_AT_ONCE];
+        HD_UNROLL
+        for (int u = 0; u < HD_HEADS_AT_ONCE; u++) {
+            at[u] = hd_heads_place_of(&a->of, first, u, dtype);
+            if (at[u].left > 0) {
+                p[u] = hd_piece_load(a->src + at[u].begin, at[u].at, at[u].left, dtype, is_whole);
+            }
+        }
+        HD_UNROLL
+        for (int u = 0; u < HD_HEADS_AT_ONCE; u++) {
+            rotate_vector(a, &at[u], &p[u], weight, dtype, is_whole);
+        }
     }
 }
 
 #define ROTATE_KERNEL(name, dtype)                                                                                     \
     HD_KERNEL(name, rotate_args, a)                                                                                    \
     {                                                                                                                  \
-        rotate_heads(&a, dtype);                                                                                       \
+        HD_ROWS_EITHER(a.of, rotate_heads, &a, dtype);                                                                 \
     }
 HD_ROWS_KERNELS(ROTATE_KERNEL, norm_rotate)
 
-int hd_heads_norm_rotate(const hd_device_heads *of, void *x, void *stream)
+int hd_heads_norm_rotate(const hd_device_heads *of, void *dst, const void *src, void *stream)
 {
     if (!hd_heads_are_right(of)) {
         return (int)cudaErrorInvalidValue;
     }
-    rotate_args a = {hd_heads_of(of, x), (char *)x};
+    rotate_args a = {hd_heads_of(of, dst), (char *)dst, (const char *)src,
+                     of->to_stride > 0 ? of->to_stride - of->row_stride : 0};
+    a.of.is_whole = a.of.is_whole && hd_is_aligned(src) && a.farther % 8 == 0;
     HD_ROWS_LAUNCH_OF(norm_rotate, of->dtype, hd_heads_blocks(of), &a, stream);
 }
 

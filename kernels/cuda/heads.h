@@ -13,7 +13,8 @@ typedef struct hd_heads_args {
     hd_divisor heads, inner, extent;
     int64_t row_stride;
     const float *weight, *cos_sin;
-    int is_whole, is_whole_vector;
+    float inverse_d;
+    int is_whole, is_whole_vector, unused;
 } hd_heads_args;
 
 /* Where vector n, which is of that row, begins, in elements. */
@@ -28,22 +29,56 @@ HD_DEV uint32_t hd_heads_position(const hd_heads_args *of, uint32_t row)
     return at - hd_divide(&of->extent, at) * of->extent.d;
 }
 
-HD_DEV void hd_heads_weigh(float *value, const hd_heads_args *of, int32_t at, int32_t left, int per, float inverse)
+/* Vectors that a group of lanes has under way at a time: those of a block lie beside one another. */
+enum { HD_HEADS_AT_ONCE = 4, HD_HEADS_MOST_BLOCKS = 65536 };
+
+typedef struct hd_heads_place {
+    int64_t begin; /* of the vector, bytes */
+    int64_t row;
+    uint32_t position; /* by whose angles it turns */
+    int32_t at, left;  /* this lane's elements, and how many are left from there; none: the vector is not there */
+} hd_heads_place;
+
+HD_DEV uint32_t hd_heads_groups(heddle_dtype dtype)
 {
-    float weight[HD_PIECE_MOST];
-    hd_floats_load(weight, of->weight + at, left, per, of->is_whole_vector);
-    HD_UNROLL
-    for (int i = 0; i < per; i++) {
-        value[i] = hd_mul(hd_mul(value[i], inverse), weight[i]);
+    return HD_THREADS / HD_HEADS_LANES(dtype);
+}
+
+/* The u-th of the vectors from `first` on that this group has. */
+HD_DEV hd_heads_place hd_heads_place_of(const hd_heads_args *of, uint32_t first, int u, heddle_dtype dtype)
+{
+    const uint32_t n = first + (uint32_t)u * hd_heads_groups(dtype) + HD_THREAD / HD_HEADS_LANES(dtype);
+    const uint32_t row = hd_divide(&of->heads, n);
+    hd_heads_place p;
+    p.row = row;
+    p.begin = hd_heads_at(of, row, n) * hd_elem_bytes(dtype);
+    p.position = of->cos_sin != 0 ? hd_heads_position(of, row) : 0;
+    p.at = (int32_t)(HD_LANE % HD_HEADS_LANES(dtype)) * hd_piece_elems(dtype);
+    p.left = n < of->vectors && p.at < of->d ? of->d - p.at : 0;
+    return p;
+}
+
+/* This lane's weights, the same of every vector. */
+HD_DEV void hd_heads_weights(float *weight, const hd_heads_args *of, heddle_dtype dtype, int is_whole)
+{
+    const int32_t at = (int32_t)(HD_LANE % HD_HEADS_LANES(dtype)) * hd_piece_elems(dtype);
+    if (of->weight != 0 && at < of->d) {
+        hd_floats_load(weight, of->weight + at, of->d - at, hd_piece_elems(dtype), is_whole);
     }
 }
 
+/* Of the sum of a vector's squares. */
+HD_DEV float hd_heads_inverse(const hd_heads_args *of, float squares)
+{
+    return hd_rsqrt(hd_fma(squares, of->inverse_d, HD_ROWS_EPSILON));
+}
+
 /* Pairs by the angles of a position, or back (sign -1). */
-HD_DEV void hd_heads_turn(float *value, const hd_heads_args *of, uint32_t position, int32_t at, int32_t left, int per,
+HD_DEV void hd_heads_turn(float *value, const hd_heads_args *of, const hd_heads_place *p, int per, int is_whole,
                           float sign)
 {
     float turn[HD_PIECE_MOST];
-    hd_floats_load(turn, of->cos_sin + (int64_t)position * of->d + at, left, per, of->is_whole_vector);
+    hd_floats_load(turn, of->cos_sin + (int64_t)p->position * of->d + p->at, p->left, per, is_whole);
     HD_UNROLL
     for (int i = 0; i < per; i += 2) {
         const float a = value[i], b = value[i + 1], c = turn[i], s = hd_mul(sign, turn[i + 1]);
@@ -73,6 +108,8 @@ static inline hd_heads_args hd_heads_of(const hd_device_heads *of, const void *x
     a.row_stride = of->row_stride;
     a.weight = of->weight;
     a.cos_sin = of->cos_sin;
+    a.inverse_d = 1.0f / (float)of->d;
+    a.unused = 0;
     a.is_whole = of->d % per == 0 && of->row_stride % per == 0 && hd_is_aligned(x);
     a.is_whole_vector = of->d % per == 0 && hd_is_aligned(of->weight) && hd_is_aligned(of->cos_sin);
     return a;
@@ -80,9 +117,9 @@ static inline hd_heads_args hd_heads_of(const hd_device_heads *of, const void *x
 
 static inline unsigned hd_heads_blocks(const hd_device_heads *of)
 {
-    const int64_t groups = HD_ROWS_THREADS / HD_HEADS_LANES(of->dtype);
+    const int64_t groups = HD_ROWS_THREADS / HD_HEADS_LANES(of->dtype) * HD_HEADS_AT_ONCE;
     const int64_t blocks = (of->rows * of->heads + groups - 1) / groups;
-    return (unsigned)(blocks < HD_ROWS_MOST_BLOCKS ? blocks : (int64_t)HD_ROWS_MOST_BLOCKS);
+    return (unsigned)(blocks < HD_HEADS_MOST_BLOCKS ? blocks : (int64_t)HD_HEADS_MOST_BLOCKS);
 }
 
 #endif

@@ -3,7 +3,7 @@
 #include "kernels/cuda/heads.h"
 #include "kernels/cuda/kernels.h"
 
-enum { MOST_PARTS = 1024 };
+enum { MOST_PARTS = 4096 };
 
 typedef struct rotate_back_args {
     hd_heads_args of;
@@ -17,20 +17,16 @@ typedef struct rotate_back_memory {
 } rotate_back_memory;
 
 /* n = x / rms, dweight += dy n, dx = (dy w - n mean(dy w n)) / rms; what a lane has of it. */
-HD_DEV void rms_back(float *g, float *dweight, const float *x, const hd_heads_args *of, int32_t at, int32_t left,
+HD_DEV void rms_back(float *g, float *dweight, const float *x, const float *weight, const hd_heads_args *of,
                      heddle_dtype dtype)
 {
     const int per = hd_piece_elems(dtype);
-    float weight[HD_PIECE_MOST] = {0}, n[HD_PIECE_MOST], squares = 0, along = 0;
+    float n[HD_PIECE_MOST], squares = 0, along = 0;
     HD_UNROLL
     for (int i = 0; i < per; i++) {
         squares = hd_fma(x[i], x[i], squares);
     }
-    squares = hd_group_sum(squares, HD_HEADS_LANES(dtype));
-    const float inverse = 1.0f / sqrtf(squares / (float)of->d + HD_ROWS_EPSILON);
-    if (left > 0) {
-        hd_floats_load(weight, of->weight + at, left, per, of->is_whole_vector);
-    }
+    const float inverse = hd_heads_inverse(of, hd_group_sum(squares, HD_HEADS_LANES(dtype)));
     HD_UNROLL
     for (int i = 0; i < per; i++) {
         n[i] = hd_mul(x[i], inverse);
@@ -38,33 +34,31 @@ HD_DEV void rms_back(float *g, float *dweight, const float *x, const hd_heads_ar
         g[i] = hd_mul(g[i], weight[i]);
         along = hd_fma(g[i], n[i], along);
     }
-    along = hd_group_sum(along, HD_HEADS_LANES(dtype)) / (float)of->d;
+    along = hd_mul(hd_group_sum(along, HD_HEADS_LANES(dtype)), of->inverse_d);
     HD_UNROLL
     for (int i = 0; i < per; i++) {
         g[i] = hd_mul(hd_fma(-n[i], along, g[i]), inverse);
     }
 }
 
-HD_DEV void vector_back(const rotate_back_args *a, float *dweight, int64_t begin, uint32_t position, int is_there,
-                        heddle_dtype dtype)
+HD_DEV void vector_back(const rotate_back_args *a, float *dweight, const float *weight, const hd_heads_place *at,
+                        const hd_lane_piece *dy, const hd_lane_piece *src, heddle_dtype dtype, int is_whole)
 {
-    const int per = hd_piece_elems(dtype);
-    const int32_t at = (int32_t)(HD_LANE % HD_HEADS_LANES(dtype)) * per, left = is_there ? a->of.d - at : 0;
-    float g[HD_PIECE_MOST] = {0}, x[HD_PIECE_MOST] = {0};
-    if (left > 0) {
-        hd_values_load(g, a->dy + begin, at, left, per, dtype, a->of.is_whole);
+    const int per = hd_piece_elems(dtype), is_there = at->left > 0;
+    float g[HD_PIECE_MOST], x[HD_PIECE_MOST];
+    HD_UNROLL
+    for (int i = 0; i < per; i++) {
+        g[i] = is_there ? hd_piece_get(dy, i, dtype) : 0;
+        x[i] = is_there && a->of.weight != 0 ? hd_piece_get(src, i, dtype) : 0;
     }
-    if (left > 0 && a->of.cos_sin != 0) {
-        hd_heads_turn(g, &a->of, position, at, left, per, -1);
+    if (is_there && a->of.cos_sin != 0) {
+        hd_heads_turn(g, &a->of, at, per, is_whole, -1);
     }
     if (a->of.weight != 0) {
-        if (left > 0) {
-            hd_values_load(x, a->src + begin, at, left, per, dtype, a->of.is_whole);
-        }
-        rms_back(g, dweight, x, &a->of, at, left, dtype);
+        rms_back(g, dweight, x, weight, &a->of, dtype);
     }
-    if (left > 0) {
-        hd_values_store(a->dy + begin, g, at, left, per, dtype, a->of.is_whole);
+    if (is_there) {
+        hd_values_store(a->dy + at->begin, g, at->at, at->left, per, dtype, is_whole);
     }
 }
 
@@ -86,15 +80,28 @@ HD_DEV void store_part(const rotate_back_args *a, const float *dweight, heddle_d
     }
 }
 
-HD_DEV void heads_back(const rotate_back_args *a, heddle_dtype dtype)
+HD_DEV void heads_back(const rotate_back_args *a, heddle_dtype dtype, int is_whole)
 {
-    const unsigned lanes = HD_HEADS_LANES(dtype), groups = HD_THREADS / lanes;
-    const uint32_t step = HD_BLOCKS * groups, first = HD_BLOCK * groups + HD_THREAD / lanes;
-    float dweight[HD_PIECE_MOST] = {0};
-    for (uint32_t turn = 0; turn < (a->of.vectors + step - 1) / step; turn++) {
-        const uint32_t n = first + turn * step, row = hd_divide(&a->of.heads, n);
-        const int64_t begin = hd_heads_at(&a->of, row, n) * hd_elem_bytes(dtype);
-        vector_back(a, dweight, begin, hd_heads_position(&a->of, row), n < a->of.vectors, dtype);
+    const uint32_t batch = hd_heads_groups(dtype) * HD_HEADS_AT_ONCE;
+    float dweight[HD_PIECE_MOST] = {0}, weight[HD_PIECE_MOST] = {0};
+    hd_heads_weights(weight, &a->of, dtype, is_whole);
+    for (uint32_t first = HD_BLOCK * batch; first < a->of.vectors; first += HD_BLOCKS * batch) {
+        hd_heads_place at[HD_HEADS_AT_ONCE];
+        hd_lane_piece dy[HD_HEADS_AT_ONCE], src[HD_HEADS_AT_ONCE];
+        HD_UNROLL
+        for (int u = 0; u < HD_HEADS_AT_ONCE; u++) {
+            at[u] = hd_heads_place_of(&a->of, first, u, dtype);
+            if (at[u].left > 0) {
+                dy[u] = hd_piece_load(a->dy + at[u].begin, at[u].at, at[u].left, dtype, is_whole);
+            }
+            if (at[u].left > 0 && a->of.weight != 0) {
+                src[u] = hd_piece_load(a->src + at[u].begin, at[u].at, at[u].left, dtype, is_whole);
+            }
+        }
+        HD_UNROLL
+        for (int u = 0; u < HD_HEADS_AT_ONCE; u++) {
+            vector_back(a, dweight, weight, &at[u], &dy[u], &src[u], dtype, is_whole);
+        }
     }
     if (a->of.weight != 0) {
         store_part(a, dweight, dtype);
@@ -104,7 +111,7 @@ HD_DEV void heads_back(const rotate_back_args *a, heddle_dtype dtype)
 #define ROTATE_BACK_KERNEL(name, dtype)                                                                                \
     HD_KERNEL(name, rotate_back_args, a)                                                                               \
     {                                                                                                                  \
-        heads_back(&a, dtype);                                                                                         \
+        HD_ROWS_EITHER(a.of, heads_back, &a, dtype);                                                                   \
     }
 HD_ROWS_KERNELS(ROTATE_BACK_KERNEL, norm_rotate_back)
 

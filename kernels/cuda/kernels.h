@@ -21,7 +21,7 @@ int hd_rows_load(void);
 int hd_rows_norm_modulate(const hd_device_rows *of, void *dst, const void *src, const float *shift, const float *scale,
                           void *stream);
 int hd_rows_gate_residual(const hd_device_rows *of, void *x, const void *y, heddle_dtype y_dtype, const float *gate,
-                          void *stream);
+                          void *keep, void *stream);
 
 int hd_elements_load(void);
 int hd_elements_gelu(void *dst, heddle_dtype dst_dtype, const void *src, heddle_dtype src_dtype, int64_t elems,
@@ -30,7 +30,7 @@ int hd_elements_convert(void *dst, heddle_dtype dst_dtype, const void *src, hedd
                         void *stream);
 
 int hd_heads_load(void);
-int hd_heads_norm_rotate(const hd_device_heads *of, void *x, void *stream);
+int hd_heads_norm_rotate(const hd_device_heads *of, void *dst, const void *src, void *stream);
 
 int hd_rows_back_load(void);
 int hd_rows_scale(const hd_device_rows *of, void *dst, const void *src, const float *gate, void *stream);
@@ -52,6 +52,7 @@ int hd_attention_load(void);
 int hd_attention_forward(const hd_device_attention *of, void *stream);
 int hd_attention_back_load(void);
 int hd_attention_back(const hd_device_attention_back *back, void *stream);
+size_t hd_attention_back_bytes(const hd_device_attention *of);
 
 int hd_parts_load(void);
 int hd_parts_arrange(const hd_device_arrange *of, void *stream);

@@ -102,7 +102,7 @@ HD_DEV void add_chunk(float (*o)[4], const uint16_t *place, const hd_linear_args
                       int32_t rows, int width, heddle_dtype dtype)
 {
     float s[EIGHTS][4] = {{0}};
-    hd_tile_dots(s, place, place + HD_TILE_ELEMS(width), EIGHTS, width, dtype);
+    hd_tile_dots(s, place, 0, place + HD_TILE_ELEMS(width), EIGHTS, 1, width, dtype);
     HD_UNROLL
     for (int half = 0; half < 2; half++) {
         const int32_t row = (int32_t)(HD_WARP * 16 + HD_LANE / 4) + half * 8;
@@ -115,13 +115,13 @@ HD_DEV void add_chunk(float (*o)[4], const uint16_t *place, const hd_linear_args
             *result = hd_mul(*result, weight);
         }
     }
-    hd_tile_mix(o, s, place + 2 * HD_TILE_ELEMS(width), EIGHTS, COLUMNS, dtype);
+    hd_tile_mix(o, s, place + 2 * HD_TILE_ELEMS(width), EIGHTS, 1, COLUMNS, dtype);
 }
 
 HD_DEV void give_chunk(float (*o)[4], uint16_t *q, const hd_linear_args *a, const hd_linear_stretch *p, int32_t first,
                        int width, heddle_dtype dtype)
 {
-    const int32_t row = first + (int32_t)(HD_WARP * 16 + HD_LANE / 4), left = a->dv - p->column;
+    const int32_t own = (int32_t)HD_WARP * 16, row = first + own + (int32_t)HD_LANE / 4, left = a->dv - p->column;
     if (a->of.before.data != 0) {
         const char *from = hd_tokens_at(&a->of.before, &p->of, p->of.head, HEDDLE_F32);
         HD_UNROLL
@@ -135,11 +135,10 @@ HD_DEV void give_chunk(float (*o)[4], uint16_t *q, const hd_linear_args *a, cons
     }
     if (a->of.gives_f32) {
         char *to = hd_tokens_at(&a->of.o, &p->of, p->of.head, HEDDLE_F32) + (int64_t)p->column * 4;
-        hd_tile_store_f32(to, a->of.o.token, first, p->end, left, o, COLUMNS);
+        hd_tile_store_f32(to, a->of.o.token, first + own, p->end, left, o, COLUMNS);
     } else { /* by the warp's own rows of q, where its part of a narrower tile is put */
         char *to = hd_tokens_at(&a->of.o, &p->of, p->of.head, dtype) + (int64_t)p->column * 2;
-        hd_tile_store(to, a->of.o.token, first, p->end, left,
-                      q + HD_WARP * 16 * (HD_TILE_STRIDE(width) - HD_TILE_STRIDE(COLUMNS)), o, COLUMNS, dtype);
+        hd_tile_store(to, a->of.o.token, first + own, p->end, left, q + own * HD_TILE_STRIDE(width), o, COLUMNS, dtype);
     }
 }
 

@@ -36,6 +36,11 @@ HD_DEV uint16_t hd_half_of(float value, heddle_dtype dtype)
     return dtype == HEDDLE_BF16 ? hd_to_bf16(value) : hd_to_f16(value);
 }
 
+HD_DEV uint32_t hd_half_pair(float low, float high, heddle_dtype dtype)
+{
+    return dtype == HEDDLE_BF16 ? hd_pair_to_bf16(low, high) : hd_pair_to_f16(low, high);
+}
+
 HD_DEV float hd_piece_get(const hd_lane_piece *p, int i, heddle_dtype dtype)
 {
     return dtype == HEDDLE_F32 ? hd_f32_from_bits(p->word[i]) : hd_half_get(p->half[i], dtype);

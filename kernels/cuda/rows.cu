@@ -12,14 +12,14 @@ typedef struct norm_args {
     const float *shift, *scale; /* NULL together */
 } norm_args;
 
-HD_DEV void norm_piece(const norm_args *a, hd_lane_piece *p, int64_t vector, int32_t at, heddle_dtype dtype, float mean,
-                       float inverse)
+HD_DEV void norm_piece(const norm_args *a, hd_lane_piece *p, int64_t vector, int32_t at, heddle_dtype dtype,
+                       int is_whole, float mean, float inverse)
 {
     const int per = hd_piece_elems(dtype), has_scale = a->scale != 0;
     float shift[HD_PIECE_MOST] = {0}, scale[HD_PIECE_MOST] = {0};
     if (has_scale) {
-        hd_floats_load(shift, a->shift + vector + at, a->of.c - at, per, a->of.is_whole_vector);
-        hd_floats_load(scale, a->scale + vector + at, a->of.c - at, per, a->of.is_whole_vector);
+        hd_floats_load(shift, a->shift + vector + at, a->of.c - at, per, is_whole);
+        hd_floats_load(scale, a->scale + vector + at, a->of.c - at, per, is_whole);
     }
     HD_UNROLL
     for (int i = 0; i < per; i++) {
@@ -28,30 +28,31 @@ HD_DEV void norm_piece(const norm_args *a, hd_lane_piece *p, int64_t vector, int
     }
 }
 
-HD_DEV void norm_rows(const norm_args *a, heddle_dtype dtype)
+HD_DEV void norm_rows(const norm_args *a, heddle_dtype dtype, int most, int is_whole)
 {
-    const int32_t per = hd_piece_elems(dtype), first = (int32_t)HD_LANE * per;
+    const int32_t per = hd_piece_elems(dtype);
     for (uint32_t row = hd_first_row(); row < a->of.rows; row += hd_step_rows()) {
         const char *src = a->src + hd_row_at(&a->of, row, dtype);
         char *dst = a->dst + hd_row_at(&a->of, row, dtype);
         const int64_t vector = hd_vector_at(&a->of, row);
-        hd_lane_piece held[HD_ROW_HELD];
-        const float mean = hd_row_sum(src, &a->of, held, dtype, 0, 0) / (float)a->of.c;
-        const float variance = hd_row_sum(src, &a->of, held, dtype, mean, 1) / (float)a->of.c;
+        hd_lane_piece held[HD_ROW_HELD_LONG];
+        hd_row_hold(held, src, &a->of, dtype, most, is_whole);
+        const float mean = hd_row_sum(src, &a->of, held, dtype, most, is_whole, 0, 0) / (float)a->of.c;
+        const float variance = hd_row_sum(src, &a->of, held, dtype, most, is_whole, mean, 1) / (float)a->of.c;
         const float inverse = 1.0f / sqrtf(variance + HD_ROWS_EPSILON);
         HD_UNROLL
-        for (int u = 0; u < HD_ROW_HELD; u++) {
-            const int32_t at = first + u * 32 * per;
+        for (int u = 0; u < most; u++) {
+            const int32_t at = hd_held_at(u, dtype);
             if (at < a->of.c) {
-                norm_piece(a, &held[u], vector, at, dtype, mean, inverse);
-                hd_piece_store(dst, at, a->of.c - at, dtype, a->of.is_whole, &held[u]);
+                norm_piece(a, &held[u], vector, at, dtype, is_whole, mean, inverse);
+                hd_piece_store(dst, at, a->of.c - at, dtype, is_whole, &held[u]);
             }
         }
         HD_NOT_UNROLLED
-        for (int32_t at = first + HD_ROW_HELD * 32 * per; at < a->of.c; at += 32 * per) {
-            hd_lane_piece p = hd_piece_load(src, at, a->of.c - at, dtype, a->of.is_whole);
-            norm_piece(a, &p, vector, at, dtype, mean, inverse);
-            hd_piece_store(dst, at, a->of.c - at, dtype, a->of.is_whole, &p);
+        for (int32_t at = hd_held_at(most, dtype); at < a->of.c; at += 32 * per) {
+            hd_lane_piece p = hd_piece_load(src, at, a->of.c - at, dtype, is_whole);
+            norm_piece(a, &p, vector, at, dtype, is_whole, mean, inverse);
+            hd_piece_store(dst, at, a->of.c - at, dtype, is_whole, &p);
         }
     }
 }
@@ -59,9 +60,16 @@ HD_DEV void norm_rows(const norm_args *a, heddle_dtype dtype)
 #define NORM_KERNEL(name, dtype)                                                                                       \
     HD_KERNEL(name, norm_args, a)                                                                                      \
     {                                                                                                                  \
-        norm_rows(&a, dtype);                                                                                          \
+        HD_ROWS_EITHER(a.of, norm_rows, &a, dtype, HD_ROW_HELD);                                                       \
     }
 HD_ROWS_KERNELS(NORM_KERNEL, norm_modulate)
+
+#define NORM_LONG_KERNEL(name, dtype)                                                                                  \
+    HD_KERNEL(name, norm_args, a)                                                                                      \
+    {                                                                                                                  \
+        HD_ROWS_EITHER(a.of, norm_rows, &a, dtype, HD_ROW_HELD_LONG);                                                  \
+    }
+HD_ROWS_KERNELS(NORM_LONG_KERNEL, norm_modulate_long)
 
 int hd_rows_norm_modulate(const hd_device_rows *of, void *dst, const void *src, const float *shift, const float *scale,
                           void *stream)
@@ -69,7 +77,7 @@ int hd_rows_norm_modulate(const hd_device_rows *of, void *dst, const void *src, 
     norm_args a = {hd_rows_of(of), (const char *)src, (char *)dst, shift, scale};
     a.of.is_whole = a.of.is_whole && hd_is_aligned(dst) && hd_is_aligned(src);
     a.of.is_whole_vector = a.of.is_whole_vector && hd_is_aligned(shift) && hd_is_aligned(scale);
-    HD_ROWS_LAUNCH(norm_modulate, of, &a, stream);
+    HD_ROWS_LAUNCH_HELD(norm_modulate, of, &a, stream);
 }
 
 /* --- what is added to the residual */
@@ -79,6 +87,7 @@ typedef struct gate_args {
     char *x;
     const char *y;
     const float *gate; /* NULL: 1 */
+    char *keep;        /* NULL: nowhere */
     int y_is_f32, unused;
 } gate_args;
 
@@ -91,6 +100,9 @@ HD_DEV void gate_rows(const gate_args *a, heddle_dtype dtype)
         for (int32_t at = (int32_t)HD_LANE * per; at < a->of.c; at += 32 * per) {
             float y[HD_PIECE_MOST], gate[HD_PIECE_MOST] = {0};
             hd_lane_piece p = hd_piece_load(x, at, a->of.c - at, dtype, a->of.is_whole);
+            if (a->keep != 0) {
+                hd_piece_store(a->keep + hd_row_at(&a->of, row, dtype), at, a->of.c - at, dtype, a->of.is_whole, &p);
+            }
             hd_numbers_load(y, a->y, &a->of, row, at, dtype, a->y_is_f32);
             if (a->gate != 0) {
                 hd_floats_load(gate, a->gate + vector + at, a->of.c - at, per, a->of.is_whole_vector);
@@ -113,19 +125,20 @@ HD_DEV void gate_rows(const gate_args *a, heddle_dtype dtype)
 HD_ROWS_KERNELS(GATE_KERNEL, gate_residual)
 
 int hd_rows_gate_residual(const hd_device_rows *of, void *x, const void *y, heddle_dtype y_dtype, const float *gate,
-                          void *stream)
+                          void *keep, void *stream)
 {
     if (y_dtype != of->dtype && y_dtype != HEDDLE_F32) {
         return (int)cudaErrorInvalidValue;
     }
-    gate_args a = {hd_rows_of(of), (char *)x, (const char *)y, gate, y_dtype != of->dtype, 0};
-    a.of.is_whole = a.of.is_whole && hd_is_aligned(x) && hd_is_aligned(y);
+    gate_args a = {hd_rows_of(of), (char *)x, (const char *)y, gate, (char *)keep, y_dtype != of->dtype, 0};
+    a.of.is_whole = a.of.is_whole && hd_is_aligned(x) && hd_is_aligned(y) && hd_is_aligned(keep);
     a.of.is_whole_vector = a.of.is_whole_vector && hd_is_aligned(gate);
     HD_ROWS_LAUNCH(gate_residual, of, &a, stream);
 }
 
 int hd_rows_load(void)
 {
-    const void *const kernel[] = {HD_ROWS_ADDRESSES(norm_modulate), HD_ROWS_ADDRESSES(gate_residual)};
+    const void *const kernel[] = {HD_ROWS_ADDRESSES(norm_modulate), HD_ROWS_ADDRESSES(norm_modulate_long),
+                                  HD_ROWS_ADDRESSES(gate_residual)};
     return hd_load_kernels(kernel, (int)(sizeof kernel / sizeof kernel[0]));
 }

@@ -52,6 +52,14 @@ HD_DEV void hd_numbers_load(float *out, const char *all, const hd_rows_args *of,
     hd_values_load_either(out, from, at, of->c - at, dtype, is_f32, of->is_whole);
 }
 
+/* Rows and vectors of whole pieces are read without asking at each of them: `each` is compiled for both. */
+#define HD_ROWS_EITHER(of, each, ...)                                                                                  \
+    if ((of).is_whole && (of).is_whole_vector) {                                                                       \
+        each(__VA_ARGS__, 1);                                                                                          \
+    } else {                                                                                                           \
+        each(__VA_ARGS__, 0);                                                                                          \
+    }
+
 /* --- launchers */
 
 static inline int hd_is_aligned(const void *at)

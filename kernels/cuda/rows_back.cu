@@ -21,81 +21,131 @@ typedef struct norm_back_row {
     float plain, along; /* sums of g and g n, then means */
 } norm_back_row;
 
-HD_DEV void back_piece(const norm_back_args *a, norm_back_row *r, const hd_lane_piece *x, int32_t at,
-                       heddle_dtype dtype, int is_second)
+/* What dy is of a piece: numbers of the type, or of f32. */
+typedef struct dy_piece {
+    hd_lane_piece part[2];
+} dy_piece;
+
+HD_DEV dy_piece dy_load(const norm_back_args *a, uint32_t row, int32_t at, heddle_dtype dtype, int is_whole)
+{
+    const heddle_dtype dy_dtype = a->dy_is_f32 ? HEDDLE_F32 : dtype;
+    const char *from = a->dy + hd_row_at(&a->of, row, dy_dtype);
+    dy_piece p;
+    p.part[0] = hd_piece_load(from, at, a->of.c - at, dy_dtype, is_whole);
+    if (dtype != HEDDLE_F32 && a->dy_is_f32) {
+        p.part[1] = hd_piece_load(from, at + 4, a->of.c - at - 4, HEDDLE_F32, is_whole);
+    }
+    return p;
+}
+
+HD_DEV float dy_get(const dy_piece *p, int i, heddle_dtype dtype, int is_f32)
+{
+    return is_f32 ? hd_f32_from_bits(p->part[i / 4].word[i % 4]) : hd_piece_get(&p->part[0], i, dtype);
+}
+
+/* Its part of the sums; or (is_second) of dx. */
+HD_DEV void back_piece(const norm_back_args *a, norm_back_row *r, const hd_lane_piece *x, const dy_piece *dy,
+                       hd_lane_piece *dx, int32_t at, heddle_dtype dtype, int is_whole, int is_second)
 {
     const int per = hd_piece_elems(dtype);
-    const int32_t left = a->of.c - at;
-    float g[HD_PIECE_MOST], scale[HD_PIECE_MOST] = {0};
-    hd_lane_piece dx;
-    hd_numbers_load(g, a->dy, &a->of, r->row, at, dtype, a->dy_is_f32);
+    const int32_t left = hd_left_at(&a->of, at, dtype, is_whole);
+    float scale[HD_PIECE_MOST] = {0};
     if (a->scale != 0) {
-        hd_floats_load(scale, a->scale + r->vector + at, left, per, a->of.is_whole_vector);
-    }
-    if (is_second) {
-        dx = hd_piece_load(a->dx + hd_row_at(&a->of, r->row, dtype), at, left, dtype, a->of.is_whole);
+        hd_floats_load(scale, a->scale + r->vector + at, left, per, is_whole);
     }
     HD_UNROLL
     for (int i = 0; i < per; i++) {
         const float n = hd_mul(hd_piece_get(x, i, dtype) - r->mean, r->inverse);
-        g[i] = hd_fma(g[i], scale[i], g[i]);
+        const float d = dy_get(dy, i, dtype, a->dy_is_f32), g = hd_fma(d, scale[i], d);
         if (is_second) {
-            const float change = hd_fma(-n, r->along, g[i] - r->plain);
-            hd_piece_set(&dx, i, dtype, hd_fma(change, r->inverse, hd_piece_get(&dx, i, dtype)));
+            const float change = hd_fma(-n, r->along, g - r->plain);
+            hd_piece_set(dx, i, dtype, hd_fma(change, r->inverse, hd_piece_get(dx, i, dtype)));
         } else if (i < left) {
-            r->plain = r->plain + g[i];
-            r->along = hd_fma(g[i], n, r->along);
+            r->plain = r->plain + g;
+            r->along = hd_fma(g, n, r->along);
         }
     }
     if (is_second) {
-        hd_piece_store(a->dx + hd_row_at(&a->of, r->row, dtype), at, left, dtype, a->of.is_whole, &dx);
+        hd_piece_store(a->dx + hd_row_at(&a->of, r->row, dtype), at, left, dtype, is_whole, dx);
     }
 }
 
-HD_DEV void back_pass(const norm_back_args *a, norm_back_row *r, const hd_lane_piece *held, heddle_dtype dtype,
+/* What is left of a long row. */
+HD_DEV void back_rest(const norm_back_args *a, norm_back_row *r, heddle_dtype dtype, int most, int is_whole,
                       int is_second)
 {
-    const int32_t per = hd_piece_elems(dtype), first = (int32_t)HD_LANE * per;
-    const char *src = a->src + hd_row_at(&a->of, r->row, dtype);
-    HD_UNROLL
-    for (int u = 0; u < HD_ROW_HELD; u++) {
-        if (first + u * 32 * per < a->of.c) {
-            back_piece(a, r, &held[u], first + u * 32 * per, dtype, is_second);
-        }
-    }
     HD_NOT_UNROLLED
-    for (int32_t at = first + HD_ROW_HELD * 32 * per; at < a->of.c; at += 32 * per) {
-        const hd_lane_piece p = hd_piece_load(src, at, a->of.c - at, dtype, a->of.is_whole);
-        back_piece(a, r, &p, at, dtype, is_second);
+    for (int32_t at = hd_held_at(most, dtype); at < a->of.c; at += 32 * hd_piece_elems(dtype)) {
+        const int64_t begin = hd_row_at(&a->of, r->row, dtype);
+        const int32_t left = a->of.c - at;
+        const hd_lane_piece x = hd_piece_load(a->src + begin, at, left, dtype, is_whole);
+        const dy_piece dy = dy_load(a, r->row, at, dtype, is_whole);
+        hd_lane_piece dx;
+        if (is_second) {
+            dx = hd_piece_load(a->dx + begin, at, left, dtype, is_whole);
+        }
+        back_piece(a, r, &x, &dy, &dx, at, dtype, is_whole, is_second);
     }
 }
 
-HD_DEV void norm_back_rows(const norm_back_args *a, heddle_dtype dtype)
+HD_DEV void norm_back_row_of(const norm_back_args *a, uint32_t row, heddle_dtype dtype, int most, int is_whole)
 {
     const float c = (float)a->of.c;
-    for (uint32_t row = hd_first_row(); row < a->of.rows; row += hd_step_rows()) {
-        const char *src = a->src + hd_row_at(&a->of, row, dtype);
-        norm_back_row r = {row, hd_vector_at(&a->of, row), 0, 0, 0, 0};
-        hd_lane_piece held[HD_ROW_HELD];
-        r.mean = hd_row_sum(src, &a->of, held, dtype, 0, 0) / c;
-        r.inverse = 1.0f / sqrtf(hd_row_sum(src, &a->of, held, dtype, r.mean, 1) / c + HD_ROWS_EPSILON);
-        back_pass(a, &r, held, dtype, 0);
-        r.plain = hd_group_sum(r.plain, 32) / c;
-        r.along = hd_group_sum(r.along, 32) / c;
-        back_pass(a, &r, held, dtype, 1);
-        if (a->stats != 0 && HD_LANE == 0) {
-            hd_store_4(a->stats + 2 * (int64_t)row, hd_f32_bits(r.mean));
-            hd_store_4(a->stats + 2 * (int64_t)row + 1, hd_f32_bits(r.inverse));
+    const char *src = a->src + hd_row_at(&a->of, row, dtype);
+    norm_back_row r = {row, hd_vector_at(&a->of, row), 0, 0, 0, 0};
+    hd_lane_piece x[HD_ROW_HELD_LONG], dx[HD_ROW_HELD_LONG];
+    dy_piece dy[HD_ROW_HELD_LONG];
+    hd_row_hold(x, src, &a->of, dtype, most, is_whole);
+    HD_UNROLL
+    for (int u = 0; u < most; u++) {
+        if (hd_held_at(u, dtype) < a->of.c) {
+            dy[u] = dy_load(a, row, hd_held_at(u, dtype), dtype, is_whole);
         }
+    }
+    hd_row_hold(dx, a->dx + hd_row_at(&a->of, row, dtype), &a->of, dtype, most, is_whole);
+    r.mean = hd_row_sum(src, &a->of, x, dtype, most, is_whole, 0, 0) / c;
+    r.inverse = 1.0f / sqrtf(hd_row_sum(src, &a->of, x, dtype, most, is_whole, r.mean, 1) / c + HD_ROWS_EPSILON);
+    HD_UNROLL
+    for (int second = 0; second < 2; second++) {
+        HD_UNROLL
+        for (int u = 0; u < most; u++) {
+            const int32_t at = hd_held_at(u, dtype);
+            if (at < a->of.c) {
+                back_piece(a, &r, &x[u], &dy[u], &dx[u], at, dtype, is_whole, second);
+            }
+        }
+        back_rest(a, &r, dtype, most, is_whole, second);
+        if (second == 0) {
+            r.plain = hd_group_sum(r.plain, 32) / c;
+            r.along = hd_group_sum(r.along, 32) / c;
+        }
+    }
+    if (a->stats != 0 && HD_LANE == 0) {
+        hd_store_4(a->stats + 2 * (int64_t)row, hd_f32_bits(r.mean));
+        hd_store_4(a->stats + 2 * (int64_t)row + 1, hd_f32_bits(r.inverse));
+    }
+}
+
+HD_DEV void norm_back_rows(const norm_back_args *a, heddle_dtype dtype, int most, int is_whole)
+{
+    for (uint32_t row = hd_first_row(); row < a->of.rows; row += hd_step_rows()) {
+        norm_back_row_of(a, row, dtype, most, is_whole);
     }
 }
 
 #define NORM_BACK_KERNEL(name, dtype)                                                                                  \
     HD_KERNEL(name, norm_back_args, a)                                                                                 \
     {                                                                                                                  \
-        norm_back_rows(&a, dtype);                                                                                     \
+        HD_ROWS_EITHER(a.of, norm_back_rows, &a, dtype, HD_ROW_HELD);                                                  \
     }
 HD_ROWS_KERNELS(NORM_BACK_KERNEL, norm_back)
+
+#define NORM_BACK_LONG_KERNEL(name, dtype)                                                                             \
+    HD_KERNEL(name, norm_back_args, a)                                                                                 \
+    {                                                                                                                  \
+        HD_ROWS_EITHER(a.of, norm_back_rows, &a, dtype, HD_ROW_HELD_LONG);                                             \
+    }
+HD_ROWS_KERNELS(NORM_BACK_LONG_KERNEL, norm_back_long)
 
 int hd_rows_norm_back(const hd_device_rows *of, void *dx, const void *src, const void *dy, heddle_dtype dy_dtype,
                       const float *scale, float *stats, void *stream)
@@ -107,7 +157,7 @@ int hd_rows_norm_back(const hd_device_rows *of, void *dx, const void *src, const
                         scale,          stats,      dy_dtype != of->dtype, 0};
     a.of.is_whole = a.of.is_whole && hd_is_aligned(dx) && hd_is_aligned(src) && hd_is_aligned(dy);
     a.of.is_whole_vector = a.of.is_whole_vector && hd_is_aligned(scale);
-    HD_ROWS_LAUNCH(norm_back, of, &a, stream);
+    HD_ROWS_LAUNCH_HELD(norm_back, of, &a, stream);
 }
 
 /* --- what came through a gate */
@@ -154,6 +204,7 @@ int hd_rows_scale(const hd_device_rows *of, void *dst, const void *src, const fl
 
 int hd_rows_back_load(void)
 {
-    const void *const kernel[] = {HD_ROWS_ADDRESSES(norm_back), HD_ROWS_ADDRESSES(scale_rows)};
+    const void *const kernel[] = {HD_ROWS_ADDRESSES(norm_back), HD_ROWS_ADDRESSES(norm_back_long),
+                                  HD_ROWS_ADDRESSES(scale_rows)};
     return hd_load_kernels(kernel, (int)(sizeof kernel / sizeof kernel[0]));
 }

@@ -40,6 +40,7 @@ const hd_device_kernels hd_kernels_cuda = {
     .add_columns_bytes = hd_columns_bytes,
     .attention = hd_attention_forward,
     .attention_back = hd_attention_back,
+    .attention_back_bytes = hd_attention_back_bytes,
     .arrange = hd_parts_arrange,
     .merge = hd_parts_merge,
     .log_sum = hd_parts_log_sum,

@@ -1,98 +1,131 @@
-/* Tiles of 16-bit matrices in a block's memory, and their products by warps: each has 16 rows of the result. Rows lie
- * D + 8 elements apart, so that the 8 rows of a matrix that is loaded at once lie in different banks. */
+/* Tiles of 16-bit matrices in a block's memory, and their products by warps: each has 16 rows of the result, or twice
+ * as many (wide 2), for half as many loads a product. Rows lie D + 8 elements apart, so that the 8 rows of a matrix
+ * that is loaded at once lie in different banks. */
 #ifndef HD_CUDA_TILE_H
 #define HD_CUDA_TILE_H
 
 #include "kernels/cuda/attention.h"
 
-enum { HD_TILE_ROWS = 64 };
+enum { HD_TILE_ROWS = 64, HD_TILE_MOST_WIDE = 2 };
 
 /* Constant where it is called: width, a multiple of 16, and type. */
 #define HD_TILE_STRIDE(width) ((width) + 8)
 #define HD_TILE_ELEMS(width) (HD_TILE_ROWS * HD_TILE_STRIDE(width))
 
-/* Asks for `rows` rows from row `first` on, zeros from row `end` and column d on. */
+/* Lanes that a row of a tile is copied by, a power of two. */
+#define HD_TILE_LANES(width) ((width) > 64 ? 16 : (width) > 32 ? 8 : 4)
+
+/* Asks for `rows` rows from row `first` on, zeros from row `end` and column d on. A thread has the same columns of all
+ * its rows. */
 HD_DEV void hd_tile_ask(uint16_t *tile, const char *from, int64_t token, int32_t first, int32_t end, int32_t d,
                         int rows, int width)
 {
-    for (int i = (int)HD_THREAD; i < rows * (width / 8); i += (int)HD_THREADS) {
-        const int row = i / (width / 8), column = i % (width / 8) * 8;
-        const int is_there = first + row < end && column < d;
-        const char *at = from + (is_there ? ((first + row) * token + column) * 2 : 0);
-        hd_copy_async_16(tile + row * HD_TILE_STRIDE(width) + column, at, is_there);
+    const int column = (int)HD_THREAD % HD_TILE_LANES(width) * 8, step = (int)HD_THREADS / HD_TILE_LANES(width);
+    int row = (int)HD_THREAD / HD_TILE_LANES(width);
+    const char *at = from + ((first + row) * token + column) * 2;
+    uint16_t *to = tile + row * HD_TILE_STRIDE(width) + column;
+    const int32_t there = column < d ? end - first : 0;
+    for (; row < rows && column < width; row += step) {
+        hd_copy_async_16(to, row < there ? at : from, row < there);
+        at += step * token * 2;
+        to += step * HD_TILE_STRIDE(width);
     }
 }
 
-/* sum[n][8] of this warp's 16 rows of a, over the columns of both: a b^T, n rows of b for each 8 columns. */
-HD_DEV void hd_tile_dots(float (*sum)[4], const uint16_t *a, const uint16_t *b, int n, int width, heddle_dtype dtype)
+HD_DEV void hd_tile_mma(float *sum, const uint32_t *a, const uint32_t *b, heddle_dtype dtype)
 {
-    const uint16_t *a_row = a + (HD_WARP * 16 + HD_LANE % 16) * HD_TILE_STRIDE(width) + HD_LANE / 16 * 8;
+    if (dtype == HEDDLE_BF16) {
+        hd_mma_bf16(sum, a, b);
+    } else {
+        hd_mma_f16(sum, a, b);
+    }
+}
+
+/* Rows of a warp are `wide` times 16; part k of each is 16 columns of 16 rows, as products take them. */
+HD_DEV void hd_tile_part(uint32_t *part, const uint16_t *a, int k, int wide, int i, int width)
+{
+    const int row = ((int)HD_WARP * wide + i) * 16 + (int)HD_LANE % 16;
+    hd_load_matrix_4(part, a + row * HD_TILE_STRIDE(width) + (int)HD_LANE / 16 * 8 + k * 16);
+}
+
+/* All parts of this warp's 16 rows. */
+HD_DEV void hd_tile_hold(uint32_t (*held)[4], const uint16_t *a, int width)
+{
+    HD_UNROLL
+    for (int k = 0; k < width / 16; k++) {
+        hd_tile_part(held[k], a, k, 1, 0, width);
+    }
+}
+
+/* sum[wide n][8] of this warp's rows of a, over the columns of both: a b^T, n times 8 rows of b. held: a's parts, where
+ * they are held already (wide 1); NULL: none. */
+HD_DEV void hd_tile_dots(float (*sum)[4], const uint16_t *a, const uint32_t (*held)[4], const uint16_t *b, int n,
+                         int wide, int width, heddle_dtype dtype)
+{
     const uint16_t *b_row = b + (HD_LANE / 16 * 8 + HD_LANE % 8) * HD_TILE_STRIDE(width) + HD_LANE / 8 % 2 * 8;
     HD_UNROLL
-    for (int k = 0; k < width; k += 16) {
-        uint32_t of_a[4];
-        hd_load_matrix_4(of_a, a_row + k);
+    for (int k = 0; k < width / 16; k++) {
+        uint32_t of_a[HD_TILE_MOST_WIDE][4];
+        HD_UNROLL
+        for (int i = 0; i < wide && held == 0; i++) {
+            hd_tile_part(of_a[i], a, k, wide, i, width);
+        }
         HD_UNROLL
         for (int j = 0; j < n; j += 2) {
             uint32_t of_b[4];
-            hd_load_matrix_4(of_b, b_row + j * 8 * HD_TILE_STRIDE(width) + k);
-            if (dtype == HEDDLE_BF16) {
-                hd_mma_bf16(sum[j], of_a, of_b);
-                hd_mma_bf16(sum[j + 1], of_a, of_b + 2);
-            } else {
-                hd_mma_f16(sum[j], of_a, of_b);
-                hd_mma_f16(sum[j + 1], of_a, of_b + 2);
+            hd_load_matrix_4(of_b, b_row + j * 8 * HD_TILE_STRIDE(width) + k * 16);
+            HD_UNROLL
+            for (int i = 0; i < wide; i++) {
+                hd_tile_mma(sum[i * n + j], held != 0 ? held[k] : of_a[i], of_b, dtype);
+                hd_tile_mma(sum[i * n + j + 1], held != 0 ? held[k] : of_a[i], of_b + 2, dtype);
             }
         }
     }
 }
 
-/* sum[width / 8][8] += weight b: weight [16][8 n] as the warp's products left it, rounded to the type. */
-HD_DEV void hd_tile_mix(float (*sum)[4], const float (*weight)[4], const uint16_t *b, int n, int width,
+/* sum[wide width / 8][8] += weight b: weight [wide][16][8 n] as products left it, rounded to the type. */
+HD_DEV void hd_tile_mix(float (*sum)[4], const float (*weight)[4], const uint16_t *b, int n, int wide, int width,
                         heddle_dtype dtype)
 {
     const uint16_t *b_row = b + HD_LANE % 16 * HD_TILE_STRIDE(width) + HD_LANE / 16 * 8;
     HD_UNROLL
     for (int k = 0; k < n; k += 2) {
-        uint32_t of_a[4];
+        uint32_t of_a[HD_TILE_MOST_WIDE][4];
         HD_UNROLL
-        for (int i = 0; i < 4; i++) {
-            const float *pair = &weight[k + i / 2][i % 2 * 2];
-            of_a[i] = hd_half_of(pair[0], dtype) | (uint32_t)hd_half_of(pair[1], dtype) << 16;
+        for (int i = 0; i < wide * 4; i++) {
+            const float *pair = &weight[i / 4 * n + k + i % 4 / 2][i % 2 * 2];
+            of_a[i / 4][i % 4] = hd_half_pair(pair[0], pair[1], dtype);
         }
         HD_UNROLL
         for (int j = 0; j < width / 8; j += 2) {
             uint32_t of_b[4];
             hd_load_matrix_4_turned(of_b, b_row + k * 8 * HD_TILE_STRIDE(width) + j * 8);
-            if (dtype == HEDDLE_BF16) {
-                hd_mma_bf16(sum[j], of_a, of_b);
-                hd_mma_bf16(sum[j + 1], of_a, of_b + 2);
-            } else {
-                hd_mma_f16(sum[j], of_a, of_b);
-                hd_mma_f16(sum[j + 1], of_a, of_b + 2);
+            HD_UNROLL
+            for (int i = 0; i < wide; i++) {
+                hd_tile_mma(sum[i * (width / 8) + j], of_a[i], of_b, dtype);
+                hd_tile_mma(sum[i * (width / 8) + j + 1], of_a[i], of_b + 2, dtype);
             }
         }
     }
 }
 
-/* This warp's rows of the result, by way of its rows of a tile that nobody else reads any more. */
-HD_DEV void hd_tile_store(char *to, int64_t token, int32_t first, int32_t end, int32_t d, uint16_t *tile,
+/* This warp's 16 rows of the result, by way of its rows of a tile that nobody else reads any more. */
+HD_DEV void hd_tile_store(char *to, int64_t token, int32_t first, int32_t end, int32_t d, uint16_t *own,
                           const float (*sum)[4], int width, heddle_dtype dtype)
 {
-    uint16_t *own = tile + HD_WARP * 16 * HD_TILE_STRIDE(width);
     hd_sync_warp();
     HD_UNROLL
     for (int j = 0; j < width / 8; j++) {
         HD_UNROLL
-        for (int i = 0; i < 4; i++) {
-            const unsigned row = HD_LANE / 4 + (unsigned)(i / 2) * 8,
-                           column = (unsigned)j * 8 + HD_LANE % 4 * 2 + i % 2;
-            own[row * HD_TILE_STRIDE(width) + column] = hd_half_of(sum[j][i], dtype);
+        for (int i = 0; i < 4; i += 2) {
+            const unsigned row = HD_LANE / 4 + (unsigned)(i / 2) * 8, column = (unsigned)j * 8 + HD_LANE % 4 * 2;
+            const uint32_t pair = hd_half_pair(sum[j][i], sum[j][i + 1], dtype);
+            memcpy(own + row * HD_TILE_STRIDE(width) + column, &pair, sizeof pair);
         }
     }
     hd_sync_warp();
     for (int i = (int)HD_LANE; i < 16 * (width / 8); i += 32) {
-        const int row = i / (width / 8), column = i % (width / 8) * 8, at = first + (int)HD_WARP * 16 + row;
+        const int row = i / (width / 8), column = i % (width / 8) * 8, at = first + row;
         if (at < end && column < d) {
             hd_v16 held;
             memcpy(&held, own + row * HD_TILE_STRIDE(width) + column, sizeof held);
@@ -107,7 +140,7 @@ HD_DEV void hd_tile_store_f32(char *to, int64_t token, int32_t first, int32_t en
 {
     HD_UNROLL
     for (int i = 0; i < width / 4; i++) {
-        const int at = first + (int)(HD_WARP * 16 + HD_LANE / 4) + i % 2 * 8;
+        const int at = first + (int)(HD_LANE / 4) + i % 2 * 8;
         const int column = i / 2 * 8 + (int)(HD_LANE % 4) * 2;
         if (at < end && column < d) {
             const uint64_t low = hd_f32_bits(sum[i / 2][i % 2 * 2]), high = hd_f32_bits(sum[i / 2][i % 2 * 2 + 1]);
@@ -139,15 +172,17 @@ static inline int hd_tile_width_of(int64_t d)
     return i;
 }
 
-/* Threads for rows of `n`: as many warps as have any, by the whole length, whoever holds how many fibres. */
-static inline unsigned hd_tile_threads(int64_t n)
+/* Threads for rows of `n`, `wide` times 16 a warp: as many warps as have any, by the whole length, whoever holds how
+ * many fibres. */
+static inline unsigned hd_tile_threads(int64_t n, int wide)
 {
-    return n <= 16 ? 32 : n <= 32 ? 64 : 128;
+    const int64_t warps = (n + 16 * wide - 1) / (16 * wide);
+    return warps <= 1 ? 32 : warps <= 2 ? 64 : 128;
 }
 
-static inline int64_t hd_tile_rows(int64_t n)
+static inline int64_t hd_tile_rows(int64_t n, int wide)
 {
-    return hd_tile_threads(n) / 2;
+    return hd_tile_threads(n, wide) / 2 * wide;
 }
 
 #define HD_TILE_LAUNCH_CASE(name, args, blocks, threads, bytes, stream, d, type, width)                                \

@@ -17,6 +17,8 @@
  *                                           are allowed by hd_allow_shared
  *   hd_mul, hd_fma                          one rounding each: never merged with what stands beside them
  *   hd_to_bf16, hd_to_f16, hd_from_f16      rounded to nearest even; a NaN stays one
+ *   hd_pair_to_bf16, hd_pair_to_f16         two at a time, the first one in the lower half
+ *   hd_exp2, hd_log2, hd_rsqrt              to a few units of the last place; hd_exp2: less than 2^-126 may be 0
  *   hd_load_kept_16                         as hd_load_constant_16, for what neighbours read again
  *
  * All lanes of a warp come to a word of several lanes together.
@@ -64,7 +66,16 @@ HD_DEV float hd_fma(float a, float b, float c)
 
 HD_DEV float hd_exp2(float x)
 {
-    return exp2f(x);
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+HD_DEV float hd_rsqrt(float x)
+{
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 HD_DEV float hd_log2(float x)
@@ -76,6 +87,21 @@ HD_DEV uint16_t hd_to_bf16(float x)
 {
     uint16_t bits;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+
+/* Two beside one another, the first one lower. */
+HD_DEV uint32_t hd_pair_to_bf16(float x, float y)
+{
+    uint32_t bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(y), "f"(x));
+    return bits;
+}
+
+HD_DEV uint32_t hd_pair_to_f16(float x, float y)
+{
+    uint32_t bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(y), "f"(x));
     return bits;
 }
 

@@ -86,10 +86,18 @@ static void check_gate(const problem *p, int has_gate)
         cpu->gate_residual(x + at, HEDDLE_F32, y + at, p->sample_rows, p->c,
                            has_gate ? p->vector + s * p->of.sample_stride : NULL);
     }
-    OK(device->gate_residual(&p->of, p->x_there, p->y_there, p->y_dtype, has_gate ? p->vector_there : NULL, NULL));
+    void *keep = below(2) ? sim_array(NULL, p->dtype, p->rows * p->c, p->shift) : NULL;
+    OK(device->gate_residual(&p->of, p->x_there, p->y_there, p->y_dtype, has_gate ? p->vector_there : NULL, keep,
+                             NULL));
     void *got = from_sim(p->x_there, p->dtype, p->rows * p->c);
     check_values("gate_residual", got, p->dtype, x, p->rows * p->c, F32_ERROR);
     free(got);
+    if (keep != NULL) {
+        void *kept = from_sim(keep, p->dtype, p->rows * p->c);
+        assert_memory_equal(kept, p->x, (size_t)(p->rows * p->c) * type_bytes(p->dtype));
+        free(kept);
+        sim_free(keep, p->dtype, p->shift);
+    }
     free(x);
     free(y);
 }
@@ -176,6 +184,27 @@ static void heads_end(heads_problem *p)
     free(p->cos_sin);
 }
 
+/* Into rows of another width; what lies beside the heads there stays as it is. */
+static void rotate_apart(const heads_problem *p, const float *wanted)
+{
+    hd_device_heads of = p->of;
+    const int64_t n = of.heads * of.d, shift = below(4) == 0 ? 1 : 0;
+    of.to_stride = n + 8 * below(3) + (below(4) == 0 ? 1 : 0);
+    const int64_t elems = of.rows * of.to_stride;
+    void *before = random_array(of.dtype, elems, 1), *there = sim_array(before, of.dtype, elems, (int)shift);
+    float *apart = widened(before, of.dtype, elems);
+    for (int64_t r = 0; r < of.rows; r++) {
+        memcpy(apart + r * of.to_stride, wanted + r * of.row_stride + p->part, (size_t)n * sizeof *apart);
+    }
+    OK(device->norm_rotate(&of, there, (char *)p->x_there + (size_t)p->part * type_bytes(of.dtype), NULL));
+    void *got = from_sim(there, of.dtype, elems);
+    check_values("norm_rotate", got, of.dtype, apart, elems, F32_ERROR);
+    sim_free(there, of.dtype, (int)shift);
+    free(before);
+    free(apart);
+    free(got);
+}
+
 HD_CASE(heads_are_the_reference)
 {
     begin();
@@ -188,7 +217,9 @@ HD_CASE(heads_are_the_reference)
             cpu->norm_rotate(wanted + r * p.of.row_stride + p.part, HEDDLE_F32, p.of.heads, p.of.d,
                              p.of.weight != NULL ? p.weight : NULL, p.of.cos_sin != NULL ? turn : NULL);
         }
-        OK(device->norm_rotate(&p.of, (char *)p.x_there + (size_t)p.part * type_bytes(p.of.dtype), NULL));
+        rotate_apart(&p, wanted);
+        void *at = (char *)p.x_there + (size_t)p.part * type_bytes(p.of.dtype);
+        OK(device->norm_rotate(&p.of, at, at, NULL));
         void *got = from_sim(p.x_there, p.of.dtype, p.elems);
         check_values("norm_rotate", got, p.of.dtype, wanted, p.elems, F32_ERROR);
         free(got);
@@ -212,13 +243,13 @@ static void launch(int kind, heddle_dtype dtype, int64_t rows, int64_t c, void *
         OK(device->norm_modulate(&of, x, x, vector, vector + c, NULL));
         break;
     case 1:
-        OK(device->gate_residual(&of, x, x, dtype, vector, NULL));
+        OK(device->gate_residual(&of, x, x, dtype, vector, NULL, NULL));
         break;
     case 2:
         OK(device->gelu(x, dtype, x, dtype, rows * c, NULL));
         break;
     default:
-        OK(device->norm_rotate(&heads, x, NULL));
+        OK(device->norm_rotate(&heads, x, x, NULL));
     }
 }
 
@@ -292,13 +323,13 @@ HD_CASE(what_does_not_fit_is_refused)
     of = (hd_device_rows){HEDDLE_F32, 0, 8, 0, 0};
     OK(device->norm_modulate(&of, there, there, NULL, NULL, NULL));
     of.rows = 1;
-    assert_int_equal(device->gate_residual(&of, there, there, HEDDLE_BF16, NULL, NULL), cudaErrorInvalidValue);
+    assert_int_equal(device->gate_residual(&of, there, there, HEDDLE_BF16, NULL, NULL, NULL), cudaErrorInvalidValue);
     assert_int_equal(device->gelu(there, HEDDLE_I32, there, HEDDLE_F32, 8, NULL), cudaErrorInvalidValue);
     OK(device->convert(there, HEDDLE_F32, there, HEDDLE_F32, 0, NULL));
     hd_device_heads heads = {HEDDLE_F32, 1, 1, 7, 8, NULL, NULL, 1, 1};
-    assert_int_equal(device->norm_rotate(&heads, there, NULL), cudaErrorInvalidValue);
+    assert_int_equal(device->norm_rotate(&heads, there, there, NULL), cudaErrorInvalidValue);
     heads.d = 130;
-    assert_int_equal(device->norm_rotate(&heads, there, NULL), cudaErrorInvalidValue);
+    assert_int_equal(device->norm_rotate(&heads, there, there, NULL), cudaErrorInvalidValue);
     hd_sim_fail_at(1, cudaErrorLaunchFailure);
     assert_int_equal(device->norm_modulate(&of, there, there, NULL, NULL, NULL), cudaErrorLaunchFailure);
 }

@@ -42,11 +42,11 @@ static launch norm(const sizes *s, int modulate)
     return (launch){"norm_modulate", s->x + (modulate ? s->samples * 2 * s->c * 4 : 0), s->x};
 }
 
-/* Rows of some samples. */
-static launch residual(const sizes *s, int64_t rows, int modulate)
+/* Rows of some samples; a tape gets them as they were. */
+static launch residual(const sizes *s, int64_t rows, int modulate, int keeps)
 {
     const int64_t x = rows * s->c * s->each;
-    return (launch){"gate_residual", x + rows * s->c * 4 + (modulate ? s->samples * s->c * 4 : 0), x};
+    return (launch){"gate_residual", x + rows * s->c * 4 + (modulate ? s->samples * s->c * 4 : 0), keeps ? 2 * x : x};
 }
 
 static int attention_launches(launch *out, const heddle_block_options *options, int keeps)
@@ -55,21 +55,15 @@ static int attention_launches(launch *out, const heddle_block_options *options, 
     const int turns = options->qk_norm ? 2 : options->rope, normed = options->qk_norm ? s.c / options->heads * 4 : 0;
     const int64_t stats = keeps ? s.rows * options->heads * 2 * 4 : 0;
     int n = 0;
-    if (keeps) {
-        out[n++] = (launch){"convert", s.x, s.x};
-    }
     out[n++] = norm(&s, options->modulate);
     out[n++] = layer(&s, s.rows, 3 * s.c, s.c, 0);
-    if (keeps && turns > 0) {
-        out[n++] = (launch){"convert", 3 * s.x, 3 * s.x};
-    }
     for (int i = 0; i < turns; i++) {
         const int64_t x = turns == 1 ? 2 * s.x : s.x;
         out[n++] = (launch){"norm_rotate", x + normed + s.turns, x};
     }
     out[n++] = (launch){"attention", 3 * s.x, s.x + stats};
     out[n++] = layer(&s, s.rows, s.c, s.c, 1);
-    out[n++] = residual(&s, s.rows, options->modulate);
+    out[n++] = residual(&s, s.rows, options->modulate, keeps);
     return n;
 }
 
@@ -78,14 +72,11 @@ static int mlp_launches(launch *out, const heddle_block_options *options, int ke
     const sizes s = sizes_of(options);
     const int64_t hidden = options->mlp_channels, wide = s.rows * hidden * s.each;
     int n = 0;
-    if (keeps) {
-        out[n++] = (launch){"convert", s.x, s.x};
-    }
     out[n++] = norm(&s, options->modulate);
     out[n++] = layer(&s, s.rows, hidden, s.c, 0);
     out[n++] = (launch){"gelu", wide, wide};
     out[n++] = layer(&s, s.rows, s.c, hidden, 1);
-    out[n++] = residual(&s, s.rows, options->modulate);
+    out[n++] = residual(&s, s.rows, options->modulate, keeps);
     return n;
 }
 
@@ -96,9 +87,6 @@ static int cross_launches(launch *out, const heddle_block_options *options, int 
     const int64_t words = s.samples * options->text_tokens, seen = options->text_tokens, half = s.rows / 2;
     const int64_t stats = keeps ? half * options->heads * 2 * 4 : 0;
     int n = 0;
-    if (keeps) {
-        out[n++] = (launch){"convert", s.x, s.x};
-    }
     if (s.each != 4) {
         out[n++] = (launch){"convert", words * s.c * 4, words * s.c * s.each};
     }
@@ -106,7 +94,7 @@ static int cross_launches(launch *out, const heddle_block_options *options, int 
     out[n++] = layer(&s, s.rows, s.c, s.c, 0);
     out[n++] = (launch){"attention", s.x / 2 + seen * 2 * s.c * s.each, s.x / 2 + stats};
     out[n++] = layer(&s, half, s.c, s.c, 1);
-    out[n++] = residual(&s, half, 0);
+    out[n++] = residual(&s, half, 0, keeps);
     return n;
 }
 

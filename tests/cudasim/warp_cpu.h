@@ -52,6 +52,11 @@ HD_DEV float hd_exp2(float x)
     return __builtin_exp2f(x);
 }
 
+HD_DEV float hd_rsqrt(float x)
+{
+    return 1.0f / __builtin_sqrtf(x);
+}
+
 HD_DEV float hd_log2(float x)
 {
     return __builtin_log2f(x);
@@ -65,6 +70,16 @@ HD_DEV uint16_t hd_to_bf16(float x)
 HD_DEV uint16_t hd_to_f16(float x)
 {
     return hd_f16_from_f32(x);
+}
+
+HD_DEV uint32_t hd_pair_to_bf16(float x, float y)
+{
+    return hd_to_bf16(x) | (uint32_t)hd_to_bf16(y) << 16;
+}
+
+HD_DEV uint32_t hd_pair_to_f16(float x, float y)
+{
+    return hd_to_f16(x) | (uint32_t)hd_to_f16(y) << 16;
 }
 
 HD_DEV float hd_from_f16(uint16_t bits)

@@ -115,7 +115,7 @@ PROBE int probe_gate_residual(int dtype, int64_t rows, int64_t c, int64_t sample
                               int y_dtype, const float *vector, heddle_stream stream)
 {
     const hd_device_rows of = rows_of(dtype, rows, c, sample_rows);
-    LAUNCH(gate_residual, &of, x, y, (heddle_dtype)y_dtype, vector + 2 * c, stream);
+    LAUNCH(gate_residual, &of, x, y, (heddle_dtype)y_dtype, vector + 2 * c, NULL, stream);
 }
 
 PROBE int probe_norm_back(int dtype, int64_t rows, int64_t c, int64_t sample_rows, void *dx, const void *src,
@@ -142,7 +142,7 @@ PROBE int probe_rotate(int dtype, int64_t rows, int64_t heads, int64_t d, int64_
                                 .cos_sin = cos_sin,
                                 .inner = inner,
                                 .extent = extent};
-    LAUNCH(norm_rotate, &of, qkv, stream);
+    LAUNCH(norm_rotate, &of, qkv, qkv, stream);
 }
 
 /* --- products ----------------------------------------------------------------------------------------------------- */

@@ -33,7 +33,7 @@ listed() { # kernel, address, instruction with its modifiers, where a jump goes 
             if (op ~ /^BRA/) { for (i = 3; i <= NF && to == "-"; i++) if ($i ~ /^0x[0-9a-f]+$/) to = substr($i, 3) }
             print kernel, at, op, to }' "$work/$1.sass"
 }
-sources="move sum attention attention_back attention_f32 rows rows_back products products_f32"
+sources="move sum attention attention_back attention_keys attention_f32 rows rows_back products products_f32"
 for source in $sources; do sass $source; done
 for source in $sources; do
     listed $source >"$work/$source"
@@ -45,9 +45,10 @@ for source in $sources; do
     done
 done
 count() { awk -v kernel="$2" -v op="$3" '$1 == kernel && $3 ~ op { n++ } END { print n + 0 }' "$work/$1"; }
-# Kernels of 16 bits multiply on tensor units what was copied into the block's memory 16 bytes at a time; delta only adds.
-for source in attention attention_back products; do
-    for kernel in $(awk '$1 ~ /_(bf16|f16)/ && $1 !~ /delta/ { print $1 }' "$work/$source" | sort -u); do
+# Kernels of 16 bits multiply on tensor units what was copied into the block's memory 16 bytes at a time; delta and
+# add_chunks only add.
+for source in attention attention_back attention_keys products; do
+    for kernel in $(awk '$1 ~ /_(bf16|f16)/ && $1 !~ /delta|add_chunks/ { print $1 }' "$work/$source" | sort -u); do
         for wanted in '^HMMA.16816.F32' '^LDGSTS.*[.]128' '^LDSM.16.M'; do
             [ "$(count $source $kernel $wanted)" -gt 0 ] || fail "$kernel has no $wanted"
         done

@@ -16,7 +16,10 @@ table='hd_shuffle_xor          shfl.sync.bfly.b32                               
 hd_sync_warp            bar.warp.sync                                       hd_sync_warp()
 hd_mul                  mul.rn.f32                                          x = hd_mul(x, *(float *)b) + 1.0f
 hd_fma                  fma.rn.f32                                          x = hd_fma(x, x, *(float *)b)
-hd_exp2                 ex2.approx                                          x = hd_exp2(x)
+hd_exp2                 ex2.approx.ftz.f32                                  x = hd_exp2(x)
+hd_rsqrt                rsqrt.approx.ftz.f32                                x = hd_rsqrt(x)
+hd_pair_to_bf16         cvt.rn.bf16x2.f32                                   *(uint32_t *)a = hd_pair_to_bf16(x, 2.0f)
+hd_pair_to_f16          cvt.rn.f16x2.f32                                    *(uint32_t *)a = hd_pair_to_f16(x, 2.0f)
 hd_to_bf16              cvt.rn.bf16.f32                                     *(uint16_t *)a = hd_to_bf16(x)
 hd_to_f16               cvt.rn.f16.f32                                      *(uint16_t *)a = hd_to_f16(x)
 hd_from_f16             cvt.f32.f16                                         x = hd_from_f16(*(uint16_t *)a)
@@ -44,13 +47,13 @@ done <<<"$table"
 # Not merged: no fma where the program has a product and a sum.
 ! awk '/\.entry/ { on = index($0, "hd_mul_P") > 0 } on { print }' "$work/alone.ptx" | grep -q "fma\." || fail "hd_mul is merged with a sum"
 
-for source in kernels/cuda/{rows,elements,heads,rows_back,heads_back,columns,attention,attention_back,parts}.cu; do
+for source in kernels/cuda/{rows,elements,heads,rows_back,heads_back,columns,attention,attention_back,attention_keys,parts}.cu; do
     name=$(basename "$source" .cu)
     ptx "$source" "$work/$name.ptx"
     instructions=('ld\.global[.:a-zA-Z0-9_]*v4' 'st\.global[.:a-zA-Z0-9_]*v4')
     case $name in
     attention) instructions=('mma\.sync.*bf16' 'mma\.sync.*\.f16' 'ldmatrix' 'cp\.async\.cg' 'st\.global[.:a-zA-Z0-9_]*v4') ;;
-    attention_back) instructions+=('mma\.sync.*bf16' 'mma\.sync.*\.f16' 'ldmatrix' 'cp\.async\.cg') ;;
+    attention_back | attention_keys) instructions+=('mma\.sync.*bf16' 'mma\.sync.*\.f16' 'ldmatrix' 'cp\.async\.cg') ;;
     esac
     for wanted in "${instructions[@]}"; do
         grep -qE "$wanted" "$work/$name.ptx" || fail "$name.cu has no $wanted"

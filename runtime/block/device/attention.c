@@ -23,10 +23,10 @@ static char *at_elem(const hd_on_call *call, void *data, int64_t elem)
     return (char *)data + (size_t)elem * hd_block_elem_bytes(call->block);
 }
 
-hd_device_attention hd_on_attention_of(const hd_on_call *call, void *qkv, void *o, float *stats)
+hd_device_attention hd_on_attention_of(const hd_on_call *call, void *qkv, void *turned, void *o, float *stats)
 {
     const hd_block_view *view = call->view;
-    const int64_t wide = 3 * call->c, heads = call->block->options.heads;
+    const int64_t wide = 3 * call->c, pair = turned == qkv ? wide : 2 * call->c, heads = call->block->options.heads;
     return (hd_device_attention){.dtype = call->dtype,
                                  .outer = view->outer,
                                  .inner = view->inner,
@@ -38,8 +38,8 @@ hd_device_attention hd_on_attention_of(const hd_on_call *call, void *qkv, void *
                                  .scale = 1.0f / sqrtf((float)call->block->head_channels),
                                  .diagonal = view->t,
                                  .fibres_of_length = 1,
-                                 .q = tokens(call, qkv, wide),
-                                 .k = tokens(call, at_elem(call, qkv, call->c), wide),
+                                 .q = tokens(call, turned, pair),
+                                 .k = tokens(call, at_elem(call, turned, call->c), pair),
                                  .v = tokens(call, at_elem(call, qkv, 2 * call->c), wide),
                                  .o = tokens(call, o, call->c),
                                  .stats = stats};
@@ -115,20 +115,23 @@ int hd_on_turns(const heddle_block *block)
     return block->options.qk_norm || block->options.rope;
 }
 
-heddle_status hd_on_turn(hd_on_call *call, void *qkv)
+heddle_status hd_on_turn(hd_on_call *call, void *turned, void *qkv)
 {
     heddle_status st = HEDDLE_OK;
     const int launches = !hd_on_turns(call->block) ? 0 : call->block->options.qk_norm ? 2 : 1;
     for (int i = 0; i < launches; i++) {
-        const hd_device_heads of = hd_on_heads_of(call, i);
-        HD_TRY(HD_ON_LAUNCH(call, norm_rotate, &of, at_elem(call, qkv, i * call->c)));
+        hd_device_heads of = hd_on_heads_of(call, i);
+        of.to_stride = (turned == qkv ? 3 : 2) * call->c;
+        HD_TRY(
+            HD_ON_LAUNCH(call, norm_rotate, &of, at_elem(call, turned, i * call->c), at_elem(call, qkv, i * call->c)));
     }
 out:
     return st;
 }
 
-/* Where the rows between the layers lie. `change`, the projection's result in f32, takes the place of what is of no use
- * any more: 3 c elements are at least as many bytes as c of f32. */
+/* Where the rows between the layers lie. A tape keeps qkv as the layer left it, so q and k turn into other rows.
+ * `change`, the projection's result in f32, takes the place of what is of no use any more: 2 c elements are at least as
+ * many bytes as c of f32. */
 static void take_arrays(hd_on_call *call, hd_on_mixed *a)
 {
     const size_t elem = hd_block_elem_bytes(call->block);
@@ -136,7 +139,7 @@ static void take_arrays(hd_on_call *call, hd_on_mixed *a)
     const int64_t elems = call->rows * call->c;
     char *row = hd_on_take(call, elems, elem);
     const int is_apart = kept == NULL || hd_on_turns(call->block);
-    char *wide = is_apart ? hd_on_take(call, 3 * elems, elem) : kept->wide;
+    char *wide = is_apart ? hd_on_take(call, (kept != NULL ? 2 : 3) * elems, elem) : kept->wide;
     a->normed = row;
     a->qkv = kept != NULL ? kept->wide : wide;
     a->turned = wide;
@@ -150,13 +153,10 @@ heddle_status hd_on_mix(hd_on_call *call, hd_on_mixed *a, const void *x)
 {
     heddle_status st = HEDDLE_OK;
     take_arrays(call, a);
-    const hd_device_attention attention = hd_on_attention_of(call, a->turned, a->o, a->stats);
+    const hd_device_attention attention = hd_on_attention_of(call, a->qkv, a->turned, a->o, a->stats);
     HD_TRY(hd_on_norm(call, a->normed, x, 0));
     HD_TRY(hd_on_layer(call, HD_LAYER_QKV, a->qkv, a->normed, call->rows));
-    if (a->turned != a->qkv) {
-        HD_TRY(HD_ON_LAUNCH(call, convert, a->turned, call->dtype, a->qkv, call->dtype, 3 * call->rows * call->c));
-    }
-    HD_TRY(hd_on_turn(call, a->turned));
+    HD_TRY(hd_on_turn(call, a->turned, a->qkv));
     st = hd_on_attend(call, &attention);
 out:
     return st;

@@ -23,9 +23,8 @@ static heddle_status restore(hd_on_call *call, hd_on_mixed *a)
                        .o = call->kept.o,
                        .stats = (float *)(void *)call->kept.mixer};
     if (hd_on_turns(call->block)) {
-        a->turned = hd_on_take(call, 3 * elems, elem);
-        HD_TRY(HD_ON_LAUNCH(call, convert, a->turned, call->dtype, a->qkv, call->dtype, 3 * elems));
-        HD_TRY(hd_on_turn(call, a->turned));
+        a->turned = hd_on_take(call, 2 * elems, elem);
+        HD_TRY(hd_on_turn(call, a->turned, a->qkv));
     }
 out:
     return st;
@@ -58,8 +57,8 @@ heddle_status hd_on_attention_back(hd_on_call *call)
     void *d_qkv = hd_on_take(call, 3 * elems, elem), *d_o = hd_on_take(call, elems, elem);
     float *delta = hd_on_take(call, call->rows * call->block->options.heads, sizeof *delta);
     HD_TRY(hd_on_out_back(call, HD_LAYER_PROJ, d_o, call->dtype, a.o, HD_GATE));
-    const hd_device_attention gradients = hd_on_attention_of(call, d_qkv, d_o, NULL);
-    const hd_device_attention_back back = {.of = hd_on_attention_of(call, a.turned, a.o, a.stats),
+    const hd_device_attention gradients = hd_on_attention_of(call, d_qkv, d_qkv, d_o, NULL);
+    const hd_device_attention_back back = {.of = hd_on_attention_of(call, a.qkv, a.turned, a.o, a.stats),
                                            .d_o = gradients.o,
                                            .dq = gradients.q,
                                            .dk = gradients.k,

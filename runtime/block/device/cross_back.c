@@ -47,13 +47,18 @@ static heddle_status attention_back(hd_on_call *call, const hd_on_crossed *a, co
     to.k.data = g->dkv + first * tokens * 2 * call->c;
     to.v.data = g->dkv + first * tokens * 2 * call->c + call->c;
     to.q.data = call->dtype == HEDDLE_F32 ? to.q.data : g->change; /* dq comes in f32, too, and is rounded once */
-    const hd_device_attention_back back = {.of = hd_on_cross_of(call, a, first, count),
+    const hd_device_attention of = hd_on_cross_of(call, a, first, count);
+    const int64_t bytes = (int64_t)call->on->kernels->attention_back_bytes(&of);
+    const size_t before = call->used;
+    const hd_device_attention_back back = {.of = of,
                                            .d_o = to.o,
                                            .dq = to.q,
                                            .dk = to.k,
                                            .dv = to.v,
                                            .gives_f32 = 1,
-                                           .delta = g->delta + first * call->block->options.heads * rows};
+                                           .delta = g->delta + first * call->block->options.heads * rows,
+                                           .part = hd_on_take(call, bytes, 1)};
+    call->used = before; /* of the launch alone */
     HD_TRY(HD_ON_LAUNCH(call, attention_back, &back));
     HD_TRY(call->dtype == HEDDLE_F32 ? HEDDLE_OK
                                      : HD_ON_LAUNCH(call, convert, at(call, g->dq, begin), call->dtype, g->change,
@@ -79,7 +84,7 @@ static heddle_status rows_back(hd_on_call *call, const hd_on_crossed *a, const g
     }
     HD_TRY(hd_on_weight(call, HD_LAYER_Q, call->dtype, at(call, g->dq, begin), at(call, call->kept.x, begin), rows));
     HD_TRY(hd_on_through(call, HD_LAYER_Q, g->change, HEDDLE_F32, at(call, g->dq, begin), rows));
-    st = HD_ON_LAUNCH(call, gate_residual, &of, dx, g->change, HEDDLE_F32, NULL);
+    st = HD_ON_LAUNCH(call, gate_residual, &of, dx, g->change, HEDDLE_F32, NULL, NULL);
 out:
     return st;
 }
@@ -111,7 +116,7 @@ static heddle_status words_back(hd_on_call *call, const hd_on_crossed *a, const 
             .kind = HEDDLE_PRODUCT_BACK, .dtype = HEDDLE_F32, .dst_dtype = HEDDLE_F32, .n = 2 * c, .k = c};
         const heddle_product_call product = {.dst = g->change, .src = dkv, .with = weight, .rows = rows};
         HD_TRY(hd_on_product(call, &of_layer, &product));
-        HD_TRY(HD_ON_LAUNCH(call, gate_residual, &of, dtext, g->change, HEDDLE_F32, NULL));
+        HD_TRY(HD_ON_LAUNCH(call, gate_residual, &of, dtext, g->change, HEDDLE_F32, NULL, NULL));
     }
 out:
     return st;

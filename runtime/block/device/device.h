@@ -115,6 +115,7 @@ hd_device_rows hd_on_rows(const hd_on_call *call);
 /* Row `which` of the first sample's vector; NULL: the block is not modulated. */
 const float *hd_on_condition(const hd_on_call *call, int which);
 heddle_status hd_on_norm(hd_on_call *call, void *dst, const void *src, int base);
+/* The end of a forward: x gets the change y, and a tape x as it was. */
 heddle_status hd_on_gate(hd_on_call *call, void *x, const float *y, int gate);
 /* dst = src W^T + bias of rows of layer i, in the type that the layer gives. */
 heddle_status hd_on_layer(hd_on_call *call, int layer, void *dst, const void *src, int64_t rows);
@@ -145,19 +146,20 @@ heddle_status hd_on_mlp_back(hd_on_call *call);
 
 /* ATTENTION between its layers: rows in the box's order. */
 typedef struct hd_on_mixed {
-    void *normed, *qkv, *turned, *o; /* turned: qkv behind the norm and rotation of heads */
+    void *normed, *qkv, *turned, *o; /* turned: q and k behind the norm and rotation of heads; or qkv, where they are */
     float *stats;                    /* what backward of attention needs; NULL: not wanted */
     void *change;                    /* the projection's result, f32 */
 } hd_on_mixed;
 heddle_status hd_on_attention(hd_on_call *call);
 heddle_status hd_on_attention_back(hd_on_call *call);
 heddle_status hd_on_mix(hd_on_call *call, hd_on_mixed *a, const void *x); /* up to o */
-hd_device_attention hd_on_attention_of(const hd_on_call *call, void *qkv, void *o, float *stats);
+/* q and k as they are in `turned`, rows of 2 c; or in qkv, where turned is that. */
+hd_device_attention hd_on_attention_of(const hd_on_call *call, void *qkv, void *turned, void *o, float *stats);
 /* Attention of whole fibres, or the group's over a sharded dim. */
 heddle_status hd_on_attend(hd_on_call *call, const hd_device_attention *of);
 heddle_status hd_on_attend_back(hd_on_call *call, const hd_device_attention_back *back);
 int hd_on_turns(const heddle_block *block); /* heads are normed or rotated */
-heddle_status hd_on_turn(hd_on_call *call, void *qkv);
+heddle_status hd_on_turn(hd_on_call *call, void *turned, void *qkv);
 hd_device_heads hd_on_heads_of(const hd_on_call *call, int which); /* 0: of q (and k, without norms), 1: of k */
 
 heddle_status hd_on_heads_back(hd_on_call *call, char *d_qkv, char *qkv);

@@ -122,7 +122,7 @@ static heddle_status turn(hd_on_call *call, const rows_of_heads *a)
     HD_TRY(a->turned != a->qkv
                ? HD_ON_LAUNCH(call, convert, a->turned, HEDDLE_F32, a->qkv, HEDDLE_F32, 3 * call->rows * call->c)
                : HEDDLE_OK);
-    st = hd_on_turn(call, a->turned);
+    st = hd_on_turn(call, a->turned, a->turned);
 out:
     return st;
 }

@@ -35,15 +35,6 @@ out:
     return st;
 }
 
-static heddle_status forward_kept(hd_on_call *call)
-{
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_ON_LAUNCH(call, convert, call->kept.x, call->dtype, call->view->x, call->dtype, call->rows * call->c));
-    st = forward_of[call->block->options.kind](call);
-out:
-    return st;
-}
-
 heddle_status hd_on_forward_tape(heddle_block *block, const hd_block_view *view, heddle_tape *tape,
                                  heddle_stream stream)
 {
@@ -51,7 +42,7 @@ heddle_status hd_on_forward_tape(heddle_block *block, const hd_block_view *view,
     hd_on_call call = {.block = block, .view = view, .keeps = !tape->recompute, .tape = tape};
     HD_TRY(make_ready(block, 1, stream));
     HD_TRY(hd_on_keep(&call.kept, &call, tape, stream));
-    HD_TRY(hd_on_run(&call, forward_kept, stream));
+    HD_TRY(hd_on_run(&call, forward_of[block->options.kind], stream));
     tape->forward = block->sharded != NULL ? block->sharded->held : 0;
 out:
     return st;
@@ -96,7 +87,7 @@ heddle_status hd_on_reserve_tape(heddle_tape *tape, const hd_block_view *of)
     HD_TRY(make_ready(block, 1, HEDDLE_NO_STREAM));
     HD_TRY(hd_on_gradients(block, HEDDLE_NO_STREAM));
     HD_TRY(hd_on_keep(&call.kept, &call, tape, HEDDLE_NO_STREAM));
-    HD_TRY(hd_on_prepare(&call, forward_kept, HEDDLE_NO_STREAM));
+    HD_TRY(hd_on_prepare(&call, forward_of[block->options.kind], HEDDLE_NO_STREAM));
     call.keeps = 1;
     st = hd_on_prepare(&call, back_of[block->options.kind], HEDDLE_NO_STREAM);
 out:
