@@ -9,8 +9,8 @@
 enum { PROOF_BYTES = 4096, WORDS = PROOF_BYTES / 8 };
 
 /* Of each wait; the ranks do not come to their next meeting before, so it is less than a deadline. The device may do
- * something else first. */
-static const int64_t MOST_NS = 10000000000;
+ * something else first, and the machine much. */
+static const int64_t MOST_NS = 30000000000;
 
 typedef struct offer {
     heddle_device_name name;
