@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+from ranks import limit_s
 
 import heddle
 import heddle.torch as ht
@@ -220,7 +221,7 @@ def test_the_model_file_is_read_by_the_planner(tmp_path):
     path.write_text(found.to_yaml())
     for command in (["plan", path, "--mesh", "sp=2"], ["explain", path, "--mesh", "sp=2"]):
         run = subprocess.run([os.path.join(os.environ["HEDDLE_BUILD"], "heddle"), *map(str, command)],
-                             capture_output=True, text=True, timeout=60)
+                             capture_output=True, text=True, timeout=limit_s())
         assert run.returncode == 0, run.stdout + run.stderr
     schedule = heddle.plan(str(path), "[sp=2]", sizes="b=1")
     assert [stage.name for stage in schedule.stages] == ["blocks.0", "blocks.1", "blocks.2"]
@@ -241,7 +242,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
         seen = capsys.readouterr()
         assert said in seen.out + seen.err, seen
     run = subprocess.run([sys.executable, "-m", "heddle", "explore", "mine:nothing"], text=True, capture_output=True,
-                         timeout=120)
+                         timeout=limit_s())
     assert run.returncode == 2 and "heddle explore: 'mine:nothing'" in run.stderr, run.stderr
 
 
@@ -300,6 +301,6 @@ def test_the_page_and_the_bar(tmp_path, monkeypatch, capsys):
 
 def test_the_example(tmp_path):
     example = os.path.join(os.environ["HEDDLE_SOURCE"], "examples", "python", "05_explore.py")
-    run = subprocess.run([sys.executable, example], cwd=tmp_path, text=True, capture_output=True, timeout=120)
+    run = subprocess.run([sys.executable, example], cwd=tmp_path, text=True, capture_output=True, timeout=limit_s())
     assert run.returncode == 0 and all(said in run.stdout for said in (
         "space.0: f@sp\n  time.0: s@sp", "\n4 ranks are as one: forward")), run.stdout + run.stderr
