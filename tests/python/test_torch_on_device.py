@@ -142,7 +142,7 @@ with heddle.Comm.open() as comm:
     comm.attach_device("cuda:0")
     q = rows(draw(1, 2, 2, 9, 8), comm)
     for method in ("ring", "gather-kv"):
-        plan = comm.attention("f32[b=2 s=9 h=2 d=8] on [sp=2]: s@sp", method)
+        plan = comm.attention("f32[b=2 s=9 h=2 d=8] on [sp=2]: s@sp", method, kernels="auto")
         # The slowest rank counts: torch's is the faster one on rank 1 alone.
         clock.update(torch=[3.0, 1.0][comm.rank], heddle=2.0)
         first = went(plan, q)[0]
@@ -157,9 +157,9 @@ with heddle.Comm.open() as comm:
         went(plan, x)
         assert "both passes" in plan.chosen[torch.float32, True].why and went(plan, x)[0] == "torch"
         assert went(plan, q.double())[0] == "torch" and len(plan.chosen) == 3  # which the library has not there
-        plan = comm.attention("f32[b=2 s=9 h=2 d=8] on [sp=2]: s@sp", method, kernels="torch")
+        plan = comm.attention("f32[b=2 s=9 h=2 d=8] on [sp=2]: s@sp", method)  # torch
         assert went(plan, q)[0] == "torch" and not plan.chosen
-        plan = comm.attention("f32[b=2 s=9 h=2 d=8] on [sp=2]: s@sp", method, causal=True)
+        plan = comm.attention("f32[b=2 s=9 h=2 d=8] on [sp=2]: s@sp", method, causal=True, kernels="auto")
         with torch.profiler.profile():  # who looks on is not timed
             assert went(plan, q)[0] == "torch" and not plan.chosen
         # One rank alone cannot make it: both go by torch's.
@@ -172,7 +172,7 @@ with heddle.Comm.open() as comm:
         heddle.Attention.prepare = kept
         words = "another rank could not" if comm.rank == 0 else "no room"
         assert words in plan.chosen[torch.float32, False].why, plan.chosen
-    plan = comm.attention("f32[b=2 s=9 h=2 d=8] on [sp=2]: s@sp", "gather-kv", key_lengths=[9, 4])
+    plan = comm.attention("f32[b=2 s=9 h=2 d=8] on [sp=2]: s@sp", "gather-kv", key_lengths=[9, 4], kernels="auto")
     assert went(plan, q)[0] == "heddle" and not plan.chosen  # torch's knows no lengths of keys
 print("ok")
 """, 2)

@@ -195,7 +195,8 @@ class Attention(_Sharded):
     space        "host"; "device": arrays lie in the memory of the device that this rank has attached, and calls are
                  enqueued: `execute` on addresses, with what heddle/attention.h says of devices
     kernels      of torch's tensors on a device, by ring, usp and gather-kv: "torch"; "heddle", the library's own;
-                 "auto": whichever the first forward finds to be the faster, `chosen` says why
+                 "auto": whichever the first forward finds to be the faster, `chosen` says why. "torch" until the others
+                 have been seen with torch's tensors on a card
     """
 
     _destroy = lib.heddle_attention_destroy
@@ -203,7 +204,7 @@ class Attention(_Sharded):
     def __init__(self, comm: "Comm", problem: "str | Line", method: str = "ulysses", *, kv_heads: Optional[int] = None,
                  causal: bool = False, key_lengths: Optional[Sequence[int]] = None, scale: Optional[float] = None,
                  threads: int = 1, saved_forwards: int = 1, log_sum_exp: bool = False, space: str = "host",
-                 kernels: str = "auto"):
+                 kernels: str = "torch"):
         self._method = _method(lib.heddle_attention_method_parse, method)
         if space not in ("host", "device") or kernels not in ("auto", "torch", "heddle"):
             raise ArgumentError(f"{problem}: space is {space!r}, kernels {kernels!r}, wanted host or device, and auto, "
