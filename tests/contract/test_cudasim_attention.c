@@ -271,7 +271,7 @@ HD_CASE(keys_behind_the_length_are_not_read)
                                   .inner = 1,
                                   .heads = 1,
                                   .kv_heads = 1,
-                                  .nq = 20,
+                                  .nq = 40, /* two warps */
                                   .nk = 170,
                                   .d = 16,
                                   .scale = 0.25f,
