@@ -2,6 +2,12 @@
 #include "device_sim.h"
 #include "executor_fixture.h"
 
+/* Kernels of sanitizers take ten to a hundred times as long. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+enum { REPLAYS = 2 };
+#else
+enum { REPLAYS = 20 };
+#endif
 enum { MOST_BYTES = ELEMS * sizeof(float) };
 
 /* A rank's pass: forward, and back where `backward`. */
@@ -149,7 +155,7 @@ static heddle_status check(heddle_comm *comm, int backward)
     HD_TRY(sim.capture(w.stream, 1));
     HD_TRY(enqueue(&w));
     HD_TRY(sim.record(w.stream, &graph));
-    HD_TRY(compare(&w, &sim, graph, hd_rounds(20)));
+    HD_TRY(compare(&w, &sim, graph, REPLAYS));
     st = heddle_comm_barrier(comm);
 out:
     device_graph_free(&sim, graph);
