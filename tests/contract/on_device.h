@@ -14,6 +14,16 @@ static inline int says(const char *wanted)
     return strstr(heddle_last_error(), wanted) != NULL;
 }
 
+/* In a rank's function, of `comm`: the call fails so, in these words. */
+#define REFUSED(status, words, call)                                                                                   \
+    do {                                                                                                               \
+        heddle_status got_ = (call);                                                                                   \
+        if (got_ != (status) || !says(words)) {                                                                        \
+            return heddle_set_error(HEDDLE_ERR_INTERNAL, "rank %d: status %d: %s", heddle_comm_rank(comm), (int)got_,  \
+                                    heddle_last_error());                                                              \
+        }                                                                                                              \
+    } while (0)
+
 static inline heddle_comm_options device_options(const char *device, heddle_wire wire)
 {
     heddle_comm_options options;

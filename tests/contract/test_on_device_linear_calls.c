@@ -166,15 +166,6 @@ HD_CASE(every_run_and_every_replay_has_the_same_bits)
 
 /* --- what is refused ---------------------------------------------------------------------------------------------- */
 
-#define REFUSED(status, words, call)                                                                                   \
-    do {                                                                                                               \
-        heddle_status got_ = (call);                                                                                   \
-        if (got_ != (status) || !says(words)) {                                                                        \
-            return heddle_set_error(HEDDLE_ERR_INTERNAL, "rank %d: status %d: %s", heddle_comm_rank(comm), (int)got_,  \
-                                    heddle_last_error());                                                              \
-        }                                                                                                              \
-    } while (0)
-
 static heddle_status refusals(heddle_comm *comm, void *arg)
 {
     (void)arg;
