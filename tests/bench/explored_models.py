@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Models that nobody here wrote, of small random configurations: what `explore` and `plan` make of each.
 
-    tests/bench/explored_models.py [NAME...] [--ranks N]
+    tests/bench/explored_models.py [NAME...] [--ranks N]     with the package on PYTHONPATH (build/python)
 
 A line for each: whether it was found without hints, by a line of `dims`, or not; the seconds of exploring; the plan's
 bytes beside those of the plan by hand, where there is one. Exit 1 where a plan that was returned does not hold, or
@@ -14,6 +14,9 @@ import time
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+ROOT = Path(__file__).resolve().parents[2]
+os.environ.setdefault("HEDDLE_SOURCE", str(ROOT))  # as the tests have them, whose models these are
+os.environ.setdefault("HEDDLE_BUILD", str(ROOT / "build"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import diffusers
