@@ -56,6 +56,9 @@ typedef struct heddle_block_options {
     double decay;         /* LINEAR, per step and head: 0 < decay <= 1 (default 1), or 0: the heads' ALiBi slopes */
     heddle_space space;   /* DEVICE: the block computes on the device of comm, where its arrays lie */
     heddle_comm *comm;    /* DEVICE: has a device attached; borrowed, destroy the block before it. HOST: ignored */
+    int64_t most_workspace_bytes; /* DEVICE: a call whose workspace would be larger goes through its box in parts, with
+                                     the same bits in rows; HEDDLE_ERR_ARG where a part of one row, or fibre, takes
+                                     more. 0: 2 GiB, and more where it takes more. HOST: ignored */
 } heddle_block_options;
 
 HEDDLE_API void heddle_block_options_init(heddle_block_options *options);
@@ -117,7 +120,7 @@ typedef struct heddle_conditioning {
 /* Memory for calls on boxes of at most these lengths. Of a device all of it: calls of heddle_block_forward allocate
  * nothing then, and the first one may be captured into a graph. In host memory nothing is done: workspace grows with
  * the calls. Not collective. Behind a call that used it the host waits for the device. HEDDLE_ERR_ARG: NULL.
- * HEDDLE_ERR_LAYOUT: as in heddle_block_forward. HEDDLE_ERR_NOMEM, HEDDLE_ERR_TIMEOUT. */
+ * HEDDLE_ERR_ARG, HEDDLE_ERR_LAYOUT: as in heddle_block_forward. HEDDLE_ERR_NOMEM, HEDDLE_ERR_TIMEOUT. */
 HEDDLE_CHECKED heddle_status heddle_block_reserve(heddle_block *block, const heddle_box *box);
 
 /* Of blocks on devices, collective over comm: do ranks carry out their linear layers by the same algorithms? A rank

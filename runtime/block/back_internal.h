@@ -37,13 +37,22 @@ typedef struct hd_keep {
     size_t used_bytes[HD_KEEPS];
 } hd_keep;
 
+/* How a device's block cuts its box: parts of `units` units, which are samples, or what there is along the dims in
+ * front of the mixed one in a sample, or behind it. */
+typedef enum hd_on_cut { HD_ON_WHOLE = 0, HD_ON_SAMPLES, HD_ON_OUTER, HD_ON_INNER } hd_on_cut;
+typedef struct hd_on_parts {
+    hd_on_cut cut;
+    int64_t units;
+} hd_on_parts;
+
 struct heddle_tape {
     heddle_block *block;
     int recompute;
     int filled;
     uint64_t commits; /* of the block at the forward */
     heddle_box box;
-    uint64_t forward; /* of a device's block whose attention is sharded: which of its forwards */
+    uint64_t forward;  /* of a device's block whose attention is sharded: which of its forwards */
+    hd_on_parts parts; /* of a device's block: in which the forward went, so that they lie behind one another */
     hd_keep keep;
 };
 

@@ -53,46 +53,32 @@ void *hd_on_take(hd_on_call *call, int64_t elems, size_t elem_bytes)
     return at;
 }
 
-static heddle_status launch(hd_on_call *call, hd_on_stage stage)
+hd_on_call hd_on_call_of(heddle_block *block, const hd_block_view *view, heddle_tape *tape, heddle_stream stream)
 {
+    return (hd_on_call){.block = block,
+                        .on = block->on,
+                        .view = view,
+                        .stream = stream,
+                        .tape = tape,
+                        .keeps = tape != NULL && !tape->recompute,
+                        .rows = view->samples * view->sample_rows,
+                        .c = block->channels,
+                        .dtype = block->options.shape.dtype};
+}
+
+heddle_status hd_on_run(hd_on_call *call, hd_on_stage stage, const hd_on_parts *parts, size_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
     hd_on_room *room = call->on->room;
     const heddle_device *library = room->device->library;
-    heddle_status st = HEDDLE_OK;
     int before = 0, captures = 0;
+    HD_TRY(hd_on_room_reserve(room, bytes, call->stream));
+    call->base = room->memory;
     HD_TRY(hd_on_room_begin(&captures, room, call->stream));
     HD_TRY(library->enter(&before, room->device->number));
-    st = stage(call);
+    st = hd_on_each_part(call, stage, parts);
     library->leave(before);
     st = hd_on_room_end(room, captures, call->stream, st);
-out:
-    return st;
-}
-
-heddle_status hd_on_prepare(hd_on_call *call, hd_on_stage stage, heddle_stream stream)
-{
-    heddle_status st = HEDDLE_OK;
-    call->on = call->block->on;
-    call->rows = call->view->samples * call->view->sample_rows;
-    call->c = call->block->channels;
-    call->dtype = call->block->options.shape.dtype;
-    call->stream = stream;
-    call->is_dry = 1;
-    call->base = HD_ON_NOWHERE;
-    call->used = call->most = 0;
-    HD_TRY(stage(call));
-    st = hd_on_room_reserve(call->on->room, call->most, stream);
-out:
-    return st;
-}
-
-heddle_status hd_on_run(hd_on_call *call, hd_on_stage stage, heddle_stream stream)
-{
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_on_prepare(call, stage, stream));
-    call->is_dry = 0;
-    call->base = call->on->room->memory;
-    call->used = 0;
-    st = launch(call, stage);
 out:
     return st;
 }

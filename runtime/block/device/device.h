@@ -3,7 +3,8 @@
  * rows there are.
  *
  * A call goes through its stage twice. The first time nothing is launched: it finds out how much workspace the call
- * takes. So what is reserved is what is used.
+ * takes. So what is reserved is what is used. Where that would be too much, parts of the box go through one behind the
+ * other.
  */
 #ifndef HD_BLOCK_ON_DEVICE_H
 #define HD_BLOCK_ON_DEVICE_H
@@ -51,7 +52,7 @@ struct hd_block_on {
 typedef struct hd_on_call {
     heddle_block *block;
     struct hd_block_on *on;
-    const hd_block_view *view;
+    const hd_block_view *view; /* of the part that goes through */
     heddle_stream stream;
     int keeps; /* kept is there */
     hd_kept kept;
@@ -98,13 +99,24 @@ heddle_dtype hd_on_param_dtype(const heddle_block *block, int param); /* as kern
 heddle_status hd_on_check(const heddle_block *block, const heddle_tensor *x, const heddle_conditioning *conditioning,
                           hd_call_names names);
 heddle_status hd_on_check_wanted(const heddle_block *block, const heddle_conditioning_gradient *wanted);
-/* Room for the stage, or backward of it; and runs it, in the order of `stream`. */
-heddle_status hd_on_prepare(hd_on_call *call, hd_on_stage stage, heddle_stream stream);
-heddle_status hd_on_run(hd_on_call *call, hd_on_stage stage, heddle_stream stream);
+/* What a call of a block goes with: its tape, too. */
+hd_on_call hd_on_call_of(heddle_block *block, const hd_block_view *view, heddle_tape *tape, heddle_stream stream);
+/* Runs the stage, or backward of it, in the order of `stream`: parts of the box, with `bytes` of workspace. */
+heddle_status hd_on_run(hd_on_call *call, hd_on_stage stage, const hd_on_parts *parts, size_t bytes);
 /* The next bytes of the workspace. What is not read by later launches may be taken again: call->used as it was. */
 void *hd_on_take(hd_on_call *call, int64_t elems, size_t elem_bytes);
 /* The parts of a tape, large enough for the call; those that it does not keep are NULL. */
 heddle_status hd_on_keep(hd_kept *out, const hd_on_call *call, heddle_tape *tape, heddle_stream stream);
+
+/* --- parts.c: boxes whose workspace would be too large */
+
+/* The fewest parts that keep to options.most_workspace_bytes, forward or (back is given, and the call has a tape) both
+ * ways, whatever the texts' lengths; and the workspace for that. */
+heddle_status hd_on_divide(hd_on_parts *out, size_t *bytes, const hd_on_call *call, hd_on_stage forward,
+                           hd_on_stage back);
+/* Of parts in which a forward went. */
+heddle_status hd_on_part_bytes(size_t *bytes, const hd_on_call *call, hd_on_stage stage, const hd_on_parts *parts);
+heddle_status hd_on_each_part(hd_on_call *call, hd_on_stage stage, const hd_on_parts *parts);
 
 /* --- launch.c: steps of stages; each is one launch, or what its kernel makes of it */
 

@@ -50,6 +50,10 @@ static heddle_status check(const heddle_block *block)
     if (comm == NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "a block on a device wants the communicator that has it (options.comm)");
     }
+    if (block->options.most_workspace_bytes < 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "most_workspace_bytes %lld of a block: 0 or more",
+                       (long long)block->options.most_workspace_bytes);
+    }
     const hd_device *device = hd_comm_device(comm);
     if (device == NULL) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED,

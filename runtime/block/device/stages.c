@@ -28,9 +28,13 @@ static heddle_status make_ready(heddle_block *block, int for_backward, heddle_st
 heddle_status hd_on_forward(heddle_block *block, const hd_block_view *view, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
-    hd_on_call call = {.block = block, .view = view};
+    hd_on_call call = hd_on_call_of(block, view, NULL, stream);
+    const hd_on_stage stage = forward_of[block->options.kind];
+    hd_on_parts parts;
+    size_t bytes = 0;
     HD_TRY(make_ready(block, 0, stream));
-    st = hd_on_run(&call, forward_of[block->options.kind], stream);
+    HD_TRY(hd_on_divide(&parts, &bytes, &call, stage, NULL));
+    st = hd_on_run(&call, stage, &parts, bytes);
 out:
     return st;
 }
@@ -39,10 +43,13 @@ heddle_status hd_on_forward_tape(heddle_block *block, const hd_block_view *view,
                                  heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
-    hd_on_call call = {.block = block, .view = view, .keeps = !tape->recompute, .tape = tape};
+    hd_on_call call = hd_on_call_of(block, view, tape, stream);
+    const hd_on_stage stage = forward_of[block->options.kind];
+    size_t bytes = 0;
     HD_TRY(make_ready(block, 1, stream));
     HD_TRY(hd_on_keep(&call.kept, &call, tape, stream));
-    HD_TRY(hd_on_run(&call, forward_of[block->options.kind], stream));
+    HD_TRY(hd_on_divide(&tape->parts, &bytes, &call, stage, back_of[block->options.kind]));
+    HD_TRY(hd_on_run(&call, stage, &tape->parts, bytes));
     tape->forward = block->sharded != NULL ? block->sharded->held : 0;
 out:
     return st;
@@ -52,44 +59,47 @@ heddle_status hd_on_backward(heddle_block *block, const hd_block_view *view, hed
                              const heddle_conditioning_gradient *wanted, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
-    hd_on_call call = {.block = block, .view = view, .keeps = 1, .tape = tape, .wanted = wanted};
+    hd_on_call call = hd_on_call_of(block, view, tape, stream);
+    const hd_on_stage stage = back_of[block->options.kind];
+    size_t bytes = 0;
+    call.keeps = 1;
+    call.wanted = wanted;
     HD_TRY(hd_on_check_wanted(block, wanted));
     HD_TRY(hd_on_gradients(block, stream));
     HD_TRY(hd_on_keep(&call.kept, &call, tape, stream));
-    st = hd_on_run(&call, back_of[block->options.kind], stream);
+    HD_TRY(hd_on_part_bytes(&bytes, &call, stage, &tape->parts));
+    st = hd_on_run(&call, stage, &tape->parts, bytes);
 out:
     return st;
 }
 
 /* --- memory before the calls -------------------------------------------------------------------------------------- */
 
-static const heddle_conditioning nowhere = {HD_ON_NOWHERE, HD_ON_NOWHERE, NULL};
-static const heddle_conditioning_gradient wanted_nowhere = {HD_ON_NOWHERE, HD_ON_NOWHERE};
-
-heddle_status hd_on_reserve_block(heddle_block *block, const hd_block_view *of)
+heddle_status hd_on_reserve_block(heddle_block *block, const hd_block_view *view)
 {
-    hd_block_view view = *of;
-    hd_on_call call = {.block = block, .view = &view};
-    view.conditioning = &nowhere;
-    view.x = HD_ON_NOWHERE;
-    return hd_on_prepare(&call, forward_of[block->options.kind], HEDDLE_NO_STREAM);
+    heddle_status st = HEDDLE_OK;
+    const hd_on_call call = hd_on_call_of(block, view, NULL, HEDDLE_NO_STREAM);
+    hd_on_parts parts;
+    size_t bytes = 0;
+    HD_TRY(hd_on_divide(&parts, &bytes, &call, forward_of[block->options.kind], NULL));
+    st = hd_on_room_reserve(block->on->room, bytes, HEDDLE_NO_STREAM);
+out:
+    return st;
 }
 
-heddle_status hd_on_reserve_tape(heddle_tape *tape, const hd_block_view *of)
+heddle_status hd_on_reserve_tape(heddle_tape *tape, const hd_block_view *view)
 {
     heddle_status st = HEDDLE_OK;
     heddle_block *block = tape->block;
-    hd_block_view view = *of;
-    hd_on_call call = {
-        .block = block, .view = &view, .keeps = !tape->recompute, .tape = tape, .wanted = &wanted_nowhere};
-    view.conditioning = &nowhere;
-    view.x = HD_ON_NOWHERE;
+    const heddle_stage_kind kind = block->options.kind;
+    hd_on_call call = hd_on_call_of(block, view, tape, HEDDLE_NO_STREAM);
+    hd_on_parts parts;
+    size_t bytes = 0;
     HD_TRY(make_ready(block, 1, HEDDLE_NO_STREAM));
     HD_TRY(hd_on_gradients(block, HEDDLE_NO_STREAM));
     HD_TRY(hd_on_keep(&call.kept, &call, tape, HEDDLE_NO_STREAM));
-    HD_TRY(hd_on_prepare(&call, forward_of[block->options.kind], HEDDLE_NO_STREAM));
-    call.keeps = 1;
-    st = hd_on_prepare(&call, back_of[block->options.kind], HEDDLE_NO_STREAM);
+    HD_TRY(hd_on_divide(&parts, &bytes, &call, forward_of[kind], back_of[kind]));
+    st = hd_on_room_reserve(block->on->room, bytes, HEDDLE_NO_STREAM);
 out:
     return st;
 }
