@@ -59,10 +59,9 @@ static heddle_status one_member(hd_method_group *g, const hd_share *share, const
                            .elem_bytes = (int64_t)heddle_dtype_bytes(shape->dtype),
                            .real_bytes = shape->dtype == HEDDLE_F64 ? 8 : 4};
     g->width_v = g->padded_width_v = g->width;
-    heddle_status st = hd_method_group_members(g, 1, 1);
+    heddle_status st = hd_method_group_add(g, fibres > 0 ? (share->rows + fibres - 1) / fibres : 0, 1);
     if (st == HEDDLE_OK) {
-        g->rows_before[1] = fibres > 0 ? (share->rows + fibres - 1) / fibres : 0;
-        hd_method_group_count(g);
+        hd_method_group_count(g, 1, 1);
     }
     return st;
 }
@@ -179,7 +178,7 @@ heddle_status hd_share_make(hd_share *out, const hd_pricer *p, int k, const hedd
     }
     HD_TRY(hd_method_group_make(&out->group, shape, p->mesh, layout, &mixes));
     out->group.forward_only = !p->backward;
-    if (out->group.n == 1 || out->group.rows_before == NULL) {
+    if (out->group.n == 1 || out->group.run == NULL) {
         int64_t length = 1;
         for (int d = 0; d < shape->ndim - 1; d++) {
             int mixed = s->mixed_dims != 0 ? (s->mixed_dims >> d & 1) != 0 : d == s->mixed_dim;

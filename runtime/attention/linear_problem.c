@@ -188,9 +188,10 @@ static heddle_status take_members(hd_linear_problem *p)
 {
     heddle_status st = HEDDLE_OK;
     hd_method_group *g = &p->members;
-    HD_TRY(hd_method_group_members(g, p->nranks, 1));
-    memcpy(g->rows_before + 1, p->member_rows, (size_t)p->nranks * sizeof *p->member_rows);
-    hd_method_group_count(g);
+    for (int m = 0; m < p->nranks; m++) {
+        HD_TRY(hd_method_group_add(g, p->member_rows[m], 1));
+    }
+    hd_method_group_count(g, p->nranks, 1);
     g->shape = &p->shape;
     g->stage = (hd_method_stage){.kind = HEDDLE_STAGE_LINEAR,
                                  .dim = 1,

@@ -229,11 +229,10 @@ static heddle_status deal_heads(hd_attn_problem *p, const heddle_mesh *mesh)
 {
     heddle_status st = HEDDLE_OK;
     hd_method_group *g = &p->members;
-    HD_TRY(hd_method_group_members(g, p->nranks, p->second_axis >= 0 ? mesh->axis[p->second_axis].size : 1));
     for (int m = 0; m < p->nranks; m++) {
-        g->rows_before[m + 1] = p->member_rows[m].rows;
+        HD_TRY(hd_method_group_add(g, p->member_rows[m].rows, 1));
     }
-    hd_method_group_count(g);
+    hd_method_group_count(g, p->nranks, p->second_axis >= 0 ? mesh->axis[p->second_axis].size : 1);
     g->heads = p->heads;
     g->kv_heads = p->kv_heads;
     g->head_lo = p->head_lo;

@@ -117,37 +117,6 @@ static void count_fibres(hd_method_group *g, const heddle_mesh *mesh, const hedd
     }
 }
 
-/* rows_before and full_before get n + 1 places: prefix sums, so that the rows of any run of members are one
- * difference. */
-heddle_status hd_method_group_members(hd_method_group *out, int n, int inner)
-{
-    heddle_status st = HEDDLE_OK;
-    out->n = n;
-    out->inner = inner;
-    HD_TRY(hd_alloc((void **)&out->rows_before, (size_t)n + 1, sizeof *out->rows_before, "rows of a group"));
-    HD_TRY(hd_alloc((void **)&out->full_before, (size_t)n + 1, sizeof *out->full_before, "rows of a group"));
-out:
-    return st;
-}
-
-/* Comes with the rows of member m in rows_before[m + 1], leaves prefix sums there. A segment is `inner` members:
- * what one Ulysses group of a 2-D method holds. */
-void hd_method_group_count(hd_method_group *group)
-{
-    for (int m = 0; m < group->n; m++) {
-        int64_t rows = group->rows_before[m + 1];
-        group->rows_most = rows > group->rows_most ? rows : group->rows_most;
-        group->full_before[m + 1] = group->full_before[m] + (rows > 0);
-        group->rows_before[m + 1] += group->rows_before[m];
-    }
-    for (int first = 0; first < group->n; first += group->inner) {
-        int64_t rows = hd_group_rows(group, first, group->inner);
-        group->segment_rows_most = rows > group->segment_rows_most ? rows : group->segment_rows_most;
-        group->full_segments += rows > 0;
-    }
-    group->sequence = group->rows_before[group->n];
-}
-
 /* What rules out every method but local. */
 static void judge(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
 {
@@ -171,24 +140,82 @@ static void judge(hd_method_group *g, const heddle_mesh *mesh, const heddle_layo
     }
 }
 
+/* Block i of so many tokens along an axis. */
+static int64_t block_length(const heddle_mesh *mesh, const heddle_layout *layout, int axis, int64_t tokens, int i)
+{
+    const int64_t *blocks = hd_layout_blocks(layout, axis);
+    return blocks != NULL ? blocks[i] : heddle_shard_len(tokens, mesh->axis[axis].size, i);
+}
+
+/* Text is dealt to all members like a dim: the first ones have a row more. */
+static heddle_status add_with_text(hd_method_group *g, int64_t rows, int count)
+{
+    heddle_status st = HEDDLE_OK;
+    const int first = g->nruns > 0 ? g->run[g->nruns].first : 0;
+    const int64_t text = g->stage.joined_rows / g->n, left = g->stage.joined_rows % g->n - first;
+    const int more = left <= 0 ? 0 : left < count ? (int)left : count;
+    HD_TRY(more > 0 ? hd_method_group_add(g, rows + text + 1, more) : HEDDLE_OK);
+    HD_TRY(more < count ? hd_method_group_add(g, rows + text, count - more) : HEDDLE_OK);
+out:
+    return st;
+}
+
+/* The blocks of so many tokens along the inner axis, every token of `rows` rows. */
+static heddle_status add_blocks(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout,
+                                int64_t tokens, int64_t rows)
+{
+    heddle_status st = HEDDLE_OK;
+    const int axis = g->axis[g->naxes - 1], n = mesh->axis[axis].size;
+    const int longer = hd_layout_blocks(layout, axis) == NULL ? (int)(tokens % n) : 0;
+    for (int i = 0, next = 0; i < n; i = next) {
+        next = hd_layout_blocks(layout, axis) != NULL ? i + 1 : i < longer ? longer : n;
+        HD_TRY(add_with_text(g, rows * block_length(mesh, layout, axis, tokens, i), next - i));
+    }
+out:
+    return st;
+}
+
 /* Members are neighbours on one axis or two with nothing between them: their ranks are evenly spaced. */
 static heddle_status list_members(hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout)
 {
-    int64_t text = g->stage.joined_rows;
-    heddle_status st = hd_method_group_members(g, g->n, g->inner);
-    if (st != HEDDLE_OK) {
-        return st;
+    heddle_status st = HEDDLE_OK;
+    const int outer = g->axis[0], inner = g->axis[g->naxes - 1];
+    const int dim = layout->dim_of_axis[inner], outer_dim = layout->dim_of_axis[outer];
+    int64_t rest = 1;
+    for (int d = 0; d < g->shape->ndim - 1; d++) {
+        rest *= is_mixed(&g->stage, d) && d != dim && d != outer_dim ? g->shape->dim[d].extent : 1;
     }
-    for (int m = 0; m < g->n; m++) {
-        g->rows_before[m + 1] =
-            length_at(g, mesh, layout, mixed_dims(&g->stage), m) + (text > 0 ? heddle_shard_len(text, g->n, m) : 0);
+    for (int i = 0; i < (g->naxes == 2 ? mesh->axis[outer].size : 1); i++) {
+        int64_t tokens = g->shape->dim[dim].extent, rows = rest;
+        if (g->naxes == 2 && outer_dim == dim) {
+            tokens = block_length(mesh, layout, outer, tokens, i);
+        } else if (g->naxes == 2) {
+            rows *= block_length(mesh, layout, outer, g->shape->dim[outer_dim].extent, i);
+        }
+        HD_TRY(add_blocks(g, mesh, layout, tokens, rows));
     }
     g->stride = 1;
-    for (int a = g->axis[g->naxes - 1] + 1; a < mesh->naxes; a++) {
+    for (int a = inner + 1; a < mesh->naxes; a++) {
         g->stride *= mesh->axis[a].size;
     }
-    hd_method_group_count(g);
+    hd_method_group_count(g, g->n, g->inner);
+out:
     return st;
+}
+
+/* Part p of a dim that the group's axes cut. */
+static int64_t part_length(const hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout, int dim,
+                           int p)
+{
+    int64_t tokens = g->shape->dim[dim].extent;
+    const int inner = g->axis[g->naxes - 1], size = mesh->axis[inner].size;
+    if (layout->dim_of_axis[inner] != dim) {
+        return block_length(mesh, layout, g->axis[0], tokens, p);
+    }
+    if (g->naxes == 2 && layout->dim_of_axis[g->axis[0]] == dim) {
+        tokens = block_length(mesh, layout, g->axis[0], tokens, p / size);
+    }
+    return block_length(mesh, layout, inner, tokens, p % size);
 }
 
 /* One dim's parts: those with tokens, and where they begin. */
@@ -198,6 +225,7 @@ static heddle_status list_parts(hd_method_group *g, const heddle_mesh *mesh, con
     const int64_t extent = g->shape->dim[dim].extent, window = g->stage.window[dim];
     const int n = ranks_over(mesh, layout, 1U << dim), i = g->halo.count++;
     int full = 0;
+    int64_t shortest = extent;
     void *memory = NULL;
     g->halo.along[i].back = window > 0 && window < extent ? window : extent;
     g->halo.along[i].ahead = g->stage.causal ? 0 : g->halo.along[i].back;
@@ -206,15 +234,20 @@ static heddle_status list_parts(hd_method_group *g, const heddle_mesh *mesh, con
     HD_TRY(hd_alloc(&memory, (size_t)n + 1, sizeof *g->halo.along[i].place, "parts of a dim"));
     g->halo.along[i].place = memory;
     for (int p = 0; p < n; p++) {
-        int64_t length = length_at(g, mesh, layout, 1U << dim, p);
+        const int64_t length = part_length(g, mesh, layout, dim, p);
         g->halo.along[i].place[p] = full;
         if (length > 0) {
             g->halo.along[i].start[full + 1] = g->halo.along[i].start[full] + length;
+            shortest = length < shortest ? length : shortest;
             full++;
         }
     }
     g->halo.along[i].place[n] = g->halo.along[i].full = full;
     g->halo.along[i].parts = n;
+    /* Empty parts between others are passed over. */
+    const int is_plain = g->halo.along[i].place[full] == full && full > 0;
+    const int64_t reach = is_plain ? g->halo.along[i].back / shortest + 2 : n;
+    g->halo.along[i].reach = reach < n ? (int)reach : n;
 out:
     return st;
 }
@@ -297,8 +330,7 @@ out:
 
 void hd_method_group_free(hd_method_group *group)
 {
-    hd_free(group->rows_before);
-    hd_free(group->full_before);
+    hd_free(group->run);
     for (int i = 0; i < 2; i++) {
         HD_FREE_ALL(group->halo.along[i].start, group->halo.along[i].place);
     }

@@ -68,39 +68,45 @@ static hd_seen both(hd_seen x, hd_seen y)
                      x.received_from * y.received_from};
 }
 
-/* Does part `other` of the outer dim have tokens that the windows of part m reach, or the other way round? */
-static int may_see(const hd_halo *r, int m, int other)
+/* A rectangle of members: some rows of them, of each those from `first` on. */
+static void add_rectangle(hd_seen *sum, const hd_halo *halo, int member, int row, int nrows, hd_members columns)
 {
-    const int64_t *start = r->along[0].start, far = larger(r->along[0].back, r->along[0].ahead);
-    const int me = r->along[0].place[m], there = r->along[0].place[other];
-    return r->along[0].place[m + 1] > me && r->along[0].place[other + 1] > there &&
-           start[there] < start[me + 1] + far && start[there + 1] > start[me] - far;
+    const int inner = halo->along[1].parts;
+    if (nrows > 0 && columns.count > 0) {
+        const hd_seen here = both(along(halo, 0, member / inner, row, nrows),
+                                  along(halo, 1, member % inner, columns.first, columns.count));
+        sum->sent += here.sent;
+        sum->received += here.received;
+        sum->sent_to += here.sent_to;
+        sum->received_from += here.received_from;
+    }
+}
+
+/* Of a run of members over two dims the rest of a row, whole rows, and the beginning of one. */
+static hd_seen seen_by(const hd_halo *halo, int member, hd_members among)
+{
+    hd_seen sum = {0, 0, 0, 0};
+    if (halo->count == 1) {
+        return along(halo, 0, member, among.first, among.count);
+    }
+    const int inner = halo->along[1].parts, end = among.first + among.count;
+    const int row = among.first / inner, last = end / inner;
+    const int head = among.first % inner, tail = end % inner;
+    if (row == last) {
+        add_rectangle(&sum, halo, member, row, 1, (hd_members){head, among.count});
+        return sum;
+    }
+    add_rectangle(&sum, halo, member, row, head > 0, (hd_members){head, inner - head});
+    add_rectangle(&sum, halo, member, row + (head > 0), last - row - (head > 0), (hd_members){0, inner});
+    add_rectangle(&sum, halo, member, last, 1, (hd_members){0, tail});
+    return sum;
 }
 
 hd_seen hd_halo_seen(const hd_halo *halo, int member, hd_members among)
 {
-    const int inner = halo->count > 1 ? halo->along[1].parts : 1;
-    const int end = among.first + among.count;
-    hd_seen sum = {0, 0, 0, 0};
-    if (halo->count == 1) {
-        sum = along(halo, 0, member, among.first, among.count);
-    }
-    for (int row = among.first / inner; halo->count > 1 && row * inner < end; row++) {
-        if (!may_see(halo, member / inner, row)) {
-            continue;
-        }
-        const int first = (int)larger(among.first - row * inner, 0), last = (int)smaller(end - row * inner, inner);
-        const hd_seen here =
-            both(along(halo, 0, member / inner, row, 1), along(halo, 1, member % inner, first, last - first));
-        sum.sent += here.sent;
-        sum.received += here.received;
-        sum.sent_to += here.sent_to;
-        sum.received_from += here.received_from;
-    }
-    if (member >= among.first && member < end) {
-        const hd_seen own = halo->count == 1 ? along(halo, 0, member, member, 1)
-                                             : both(along(halo, 0, member / inner, member / inner, 1),
-                                                    along(halo, 1, member % inner, member % inner, 1));
+    hd_seen sum = seen_by(halo, member, among);
+    if (member >= among.first && member < among.first + among.count) {
+        const hd_seen own = seen_by(halo, member, (hd_members){member, 1});
         sum = (hd_seen){sum.sent - own.sent, sum.received - own.received, sum.sent_to - own.sent_to,
                         sum.received_from - own.received_from};
     }

@@ -47,51 +47,30 @@ static void count(hd_link_bytes *out, __int128 sent, __int128 received, int64_t 
     out->total = hd_add_saturated(out->total, hd_saturated((__int128)times * hd_saturated(total)));
 }
 
-static void count_members(hd_link_bytes *forward, hd_link_bytes *backward, const hd_method *method,
-                          const hd_method_group *group, const hd_levels *levels, int base, int member, int times,
-                          int64_t fibres, __int128 fibres_total)
+/* One group. */
+typedef struct tally {
+    hd_link_bytes *forward, *backward;
+    const hd_method *method;
+    const hd_method_group *group;
+    const hd_levels *levels;
+    int base;
+    int64_t fibres;
+    __int128 fibres_total;
+} tally;
+
+static void count_members(void *context, int member, int times)
 {
+    const tally *t = context;
     hd_sends below = {0, 0, 0, 0, 0, 0};
-    for (int level = 0; level < levels->count; level++) {
+    for (int level = 0; level < t->levels->count; level++) {
         hd_sends s;
-        hd_method_sends(&s, method, group, member, members_within(group, base, member, levels->within[level]));
-        count(&forward[level], s.forward_bytes - below.forward_bytes, s.forward_received - below.forward_received,
-              fibres, fibres_total, times);
-        count(&backward[level], s.backward_bytes - below.backward_bytes, s.backward_received - below.backward_received,
-              fibres, fibres_total, times);
+        hd_method_sends(&s, t->method, t->group, member,
+                        members_within(t->group, t->base, member, t->levels->within[level]));
+        count(&t->forward[level], s.forward_bytes - below.forward_bytes, s.forward_received - below.forward_received,
+              t->fibres, t->fibres_total, times);
+        count(&t->backward[level], s.backward_bytes - below.backward_bytes,
+              s.backward_received - below.backward_received, t->fibres, t->fibres_total, times);
         below = s;
-    }
-}
-
-/* At every level a member shares a set with the one before it, and so do their neighbours in a ring of `spread` members
- * each; or each has a set of its own. */
-static int sets_are_alike(const hd_method_group *group, const hd_levels *levels, int base, int member, int spread)
-{
-    const int64_t pair[] = {member, (member + spread) % group->n, (member + group->n - spread) % group->n};
-    for (int level = 0; level < levels->count; level++) {
-        const int64_t within = levels->within[level];
-        for (int i = 0; i < 3 && within > group->stride; i++) {
-            const int64_t rank = base + pair[i] * group->stride;
-            if (rank / within != (rank - group->stride) / within) {
-                return 0;
-            }
-        }
-    }
-    return 1;
-}
-
-/* Members that are like the one before them are counted with it. */
-static void count_group(hd_link_bytes *forward, hd_link_bytes *backward, const hd_method *method,
-                        const hd_method_group *group, const hd_levels *levels, int base, int64_t fibres,
-                        __int128 fibres_total)
-{
-    const int spread = hd_group_spread(method, group);
-    for (int m = 0, next = 0; m < group->n; m = next) {
-        for (next = m + 1; next < group->n && hd_method_sends_alike(method, group, next) &&
-                           sets_are_alike(group, levels, base, next, spread);) {
-            next++;
-        }
-        count_members(forward, backward, method, group, levels, base, m, next - m, fibres, fibres_total);
     }
 }
 
@@ -125,15 +104,17 @@ void hd_method_links(hd_link_bytes *forward, hd_link_bytes *backward, const hd_m
     if (method == &hd_method_local || group->n == 1) {
         return;
     }
+    tally t = {forward, backward, method, group, levels, 0, group->fibres_max, group->fibres_total};
     if (hd_levels_nest(levels, mesh)) {
-        count_group(forward, backward, method, group, levels, 0, group->fibres_max, group->fibres_total);
+        hd_method_kinds(method, group, levels, 0, count_members, &t);
         return;
     }
     for (int rank = heddle_mesh_size(mesh) - 1; rank >= 0; rank--) {
         int is_first = 0;
-        int64_t fibres = fibres_of(&is_first, group, mesh, layout, rank);
+        t.base = rank;
+        t.fibres_total = t.fibres = fibres_of(&is_first, group, mesh, layout, rank);
         if (is_first) {
-            count_group(forward, backward, method, group, levels, rank, fibres, fibres);
+            hd_method_kinds(method, group, levels, rank, count_members, &t);
         }
     }
 }

@@ -104,83 +104,55 @@ static __int128 larger(__int128 a, __int128 b)
     return a > b ? a : b;
 }
 
-/* Holds and does what the member before it does. */
-static int is_like_the_last(const hd_method_group *g, int member, int spread)
-{
-    if (member == 0 || g->halo.count > 0 || hd_group_rows(g, member, 1) != hd_group_rows(g, member - 1, 1)) {
-        return 0;
-    }
-    const int index = member % spread;
-    if (spread == 1 || index == 0) {
-        return spread == 1;
-    }
-    hd_head_part a = hd_group_part(g, spread, index), b = hd_group_part(g, spread, index - 1);
-    return a.nq == b.nq && a.nkv == b.nkv;
-}
+/* Of the members that were visited: what the busiest ones do, and what all send. */
+typedef struct tally {
+    const hd_method *method;
+    const hd_method_group *group;
+    hd_sends most, all;
+    hd_memory held;
+    hd_flops longest;
+} tally;
 
-/* The rings' neighbours of both have as many rows, too. */
-int hd_method_sends_alike(const hd_method *method, const hd_method_group *g, int member)
+static void add_members(void *context, int member, int count)
 {
-    if (method->states != NULL || g->projected_length > 0 || member < 2 || member + 1 >= g->n) {
-        return 0;
-    }
-    const int spread = hd_group_spread(method, g);
-    const int64_t rows = hd_group_rows(g, member, 1);
-    return is_like_the_last(g, member, spread) &&
-           (spread > 1 || (hd_group_rows(g, member + 1, 1) == rows && hd_group_rows(g, member - 2, 1) == rows));
-}
-
-/* What the busiest rank holds and does. */
-static void price_work(hd_method_cost *out, const hd_method *method, const hd_method_group *group)
-{
-    int spread = hd_group_spread(method, group);
-    hd_memory most = {0, 0};
-    hd_flops longest = {0, 0};
-    for (int m = 0; m < group->n; m++) {
-        hd_memory memory;
-        hd_flops flops;
-        if (is_like_the_last(group, m, spread)) {
-            continue;
-        }
-        __int128 queries = hd_group_rows(group, m / spread * spread, spread);
-        hd_method_memory(&memory, method, group, m);
-        hd_method_flops(&flops, method, group, m, queries * group->sequence);
-        most.saved_bytes = larger(most.saved_bytes, memory.saved_bytes);
-        most.workspace_bytes = larger(most.workspace_bytes, memory.workspace_bytes);
-        longest.forward = larger(longest.forward, flops.forward);
-        longest.backward = larger(longest.backward, flops.backward);
-    }
-    out->saved_bytes = of_all_fibres(group, most.saved_bytes);
-    out->workspace_bytes = of_all_fibres(group, most.workspace_bytes);
-    out->forward_flops = of_all_fibres(group, longest.forward);
-    out->backward_flops = of_all_fibres(group, longest.backward);
+    tally *t = context;
+    const hd_method_group *group = t->group;
+    const int spread = hd_group_spread(t->method, group);
+    const __int128 queries = hd_group_rows(group, member / spread * spread, spread);
+    hd_sends one;
+    hd_memory memory;
+    hd_flops flops;
+    hd_method_sends(&one, t->method, group, member, hd_group_all(group));
+    hd_method_memory(&memory, t->method, group, member);
+    hd_method_flops(&flops, t->method, group, member, queries * group->sequence);
+    t->most.forward_bytes = larger(t->most.forward_bytes, one.forward_bytes);
+    t->most.backward_bytes = larger(t->most.backward_bytes, one.backward_bytes);
+    t->all.forward_bytes += one.forward_bytes * count;
+    t->all.backward_bytes += one.backward_bytes * count;
+    t->all.forward_messages += one.forward_messages * count;
+    t->all.backward_messages += one.backward_messages * count;
+    t->held.saved_bytes = larger(t->held.saved_bytes, memory.saved_bytes);
+    t->held.workspace_bytes = larger(t->held.workspace_bytes, memory.workspace_bytes);
+    t->longest.forward = larger(t->longest.forward, flops.forward);
+    t->longest.backward = larger(t->longest.backward, flops.backward);
 }
 
 /* The busiest rank's bytes are those of the busiest member and the fullest fibres: the two are independent, since
  * members are cut along the mixed dim and fibres along all others. */
 void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_method_group *group)
 {
-    hd_sends most = {0, 0, 0, 0, 0, 0};
-    hd_sends all = {0, 0, 0, 0, 0, 0};
+    tally t = {.method = method, .group = group};
     memset(out, 0, sizeof *out);
     if (method == &hd_method_local) {
         return;
     }
-    hd_sends one = most;
-    for (int m = 0; m < group->n; m++) {
-        if (!hd_method_sends_alike(method, group, m)) {
-            hd_method_sends(&one, method, group, m, hd_group_all(group));
-        }
-        most.forward_bytes = one.forward_bytes > most.forward_bytes ? one.forward_bytes : most.forward_bytes;
-        most.backward_bytes = one.backward_bytes > most.backward_bytes ? one.backward_bytes : most.backward_bytes;
-        all.forward_bytes += one.forward_bytes;
-        all.backward_bytes += one.backward_bytes;
-        all.forward_messages += one.forward_messages;
-        all.backward_messages += one.backward_messages;
-    }
-    add(&out->forward, group, most.forward_bytes, all.forward_bytes, all.forward_messages);
-    add(&out->backward, group, most.backward_bytes, all.backward_bytes, all.backward_messages);
-    price_work(out, method, group);
+    hd_method_kinds(method, group, NULL, 0, add_members, &t);
+    add(&out->forward, group, t.most.forward_bytes, t.all.forward_bytes, t.all.forward_messages);
+    add(&out->backward, group, t.most.backward_bytes, t.all.backward_bytes, t.all.backward_messages);
+    out->saved_bytes = of_all_fibres(group, t.held.saved_bytes);
+    out->workspace_bytes = of_all_fibres(group, t.held.workspace_bytes);
+    out->forward_flops = of_all_fibres(group, t.longest.forward);
+    out->backward_flops = of_all_fibres(group, t.longest.backward);
 }
 
 int hd_group_spread(const hd_method *method, const hd_method_group *group)

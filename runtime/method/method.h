@@ -73,9 +73,18 @@ typedef struct hd_halo {
         int64_t *start;      /* [full + 1] their first tokens */
         int *place;          /* [parts + 1] how many of the parts before have tokens */
         int64_t back, ahead; /* tokens that a query sees before and behind itself */
+        int reach;           /* parts before and behind that it may see, the rest of one with it */
     } along[2];
     int64_t rest; /* tokens of the other mixed dims, which are whole */
 } hd_halo;
+
+/* Members one behind the other that have as many rows each. */
+typedef struct hd_run {
+    int first;
+    int full_before;     /* members before it that have rows */
+    int64_t rows_before; /* of those members */
+    int64_t rows;        /* of each */
+} hd_run;
 
 /* The ranks of one group, in the order of the sequence, and how many groups do the same. */
 typedef struct hd_method_group {
@@ -89,15 +98,15 @@ typedef struct hd_method_group {
     int64_t kv_heads;                                       /* key heads of these heads */
     int64_t head_lo, kv_lo;                                 /* where both begin among the heads of the whole problem */
     int64_t heads_a_kv_head;                                /* of the whole problem */
-    int64_t fibres;                       /* that `sends` counts: 1 of the planner's, all of an object's */
-    int log_sum_exp, all_reduce;          /* heddle_attention_options */
-    int forward_only;                     /* likewise */
-    int64_t projected_length;             /* likewise */
-    int lends;                            /* blocks of a ring are read where they lie; 0 of the planner's */
-    int64_t width_v, padded_width_v;      /* LINEAR: of v and o; of a state's row in memory */
-    int64_t chunk_rows;                   /* LINEAR: wanted; 0: chosen */
-    int64_t *rows_before;                 /* [n + 1] rows of the members 0 .. m-1 */
-    int *full_before;                     /* [n + 1] how many of them have any */
+    int64_t fibres;                  /* that `sends` counts: 1 of the planner's, all of an object's */
+    int log_sum_exp, all_reduce;     /* heddle_attention_options */
+    int forward_only;                /* likewise */
+    int64_t projected_length;        /* likewise */
+    int lends;                       /* blocks of a ring are read where they lie; 0 of the planner's */
+    int64_t width_v, padded_width_v; /* LINEAR: of v and o; of a state's row in memory */
+    int64_t chunk_rows;              /* LINEAR: wanted; 0: chosen */
+    int nruns, runs_capacity;
+    hd_run *run;                          /* [nruns + 1] the last one stands behind all members */
     int64_t rows_most, segment_rows_most; /* of a member; of a segment of `inner` members */
     hd_halo halo;                         /* of a window */
     int full_segments;                    /* segments of `inner` members that have rows */
@@ -170,9 +179,10 @@ heddle_status hd_method_group_make(hd_method_group *out, const heddle_shape *sha
 void hd_method_group_begin(hd_method_group *out, const heddle_shape *shape, const heddle_mesh *mesh,
                            const heddle_layout *layout, const hd_method_stage *stage);
 void hd_method_group_free(hd_method_group *group);
-/* n members whose rows are to be written to rows_before[1 .. n] and counted; inner: see above. */
-heddle_status hd_method_group_members(hd_method_group *out, int n, int inner);
-void hd_method_group_count(hd_method_group *group);
+/* `count` more members with so many rows each (members.c). */
+heddle_status hd_method_group_add(hd_method_group *group, int64_t rows, int count);
+/* All n members were added: what follows from their rows. inner: see above. */
+void hd_method_group_count(hd_method_group *group, int n, int inner);
 /* NULL when the method may run in the group's layout, else why not. `reason`: HD_METHOD_REASON_BYTES. */
 const char *hd_method_why_not(char *reason, const hd_method *method, const hd_method_group *group);
 /* Between `member` and the others among `among`. */
@@ -184,9 +194,11 @@ void hd_method_memory(hd_memory *out, const hd_method *method, const hd_method_g
 void hd_method_flops(hd_flops *out, const hd_method *method, const hd_method_group *group, int member, __int128 pairs);
 /* What one call costs; the method may run. */
 void hd_method_price(hd_method_cost *out, const hd_method *method, const hd_method_group *group);
-/* 1: a member sends all others what the one before it does; a set of them, too, that has both or neither, and both or
- * neither of their neighbours in a ring. */
-int hd_method_sends_alike(const hd_method *method, const hd_method_group *group, int member);
+/* Visits one member of each kind with the number of them: members of a kind hold, do and send the same. With levels,
+ * which begin at the rank of member 0, `base`, they also send the same by the links of each; NULL: without. */
+typedef void hd_member_visit(void *context, int member, int count);
+void hd_method_kinds(const hd_method *method, const hd_method_group *group, const hd_levels *levels, int base,
+                     hd_member_visit *visit, void *context);
 /* What one call moves by the links of every level: forward[levels->count], backward likewise. */
 void hd_method_links(hd_link_bytes *forward, hd_link_bytes *backward, const hd_method *method,
                      const hd_method_group *group, const heddle_mesh *mesh, const heddle_layout *layout,

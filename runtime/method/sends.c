@@ -4,16 +4,6 @@
 
 #include <heddle/sys/index.h>
 
-int64_t hd_group_rows(const hd_method_group *group, int first, int count)
-{
-    return group->rows_before[first + count] - group->rows_before[first];
-}
-
-int hd_group_full(const hd_method_group *group, int first, int count)
-{
-    return group->full_before[first + count] - group->full_before[first];
-}
-
 hd_head_part hd_group_part(const hd_method_group *group, int spread, int index)
 {
     hd_head_part part = {.nkv = spread == 1 ? group->kv_heads : 0};
