@@ -32,6 +32,10 @@
 HD_SIM_EXPORT void hd_sim_fail_at(int64_t n, int error);
 /* Calls since the program's start. */
 HD_SIM_EXPORT int64_t hd_sim_calls(void);
+/* The n-th piece of device memory from now on that any thread asks for is not there; 0: none. And how many were asked
+ * for since the program's start. */
+HD_SIM_EXPORT void hd_sim_refuse_at(int64_t n);
+HD_SIM_EXPORT int64_t hd_sim_asked(void);
 /* Bytes of device memory that are out, all devices together. */
 HD_SIM_EXPORT int64_t hd_sim_device_bytes(void);
 /* Contexts of a device in this process, some 500 MB of it each where it is real. */

@@ -181,6 +181,23 @@ void hd_sim_give_pages(const hd_sim_area *a)
     }
 }
 
+static int64_t asked, refuse_at;
+
+void hd_sim_refuse_at(int64_t n)
+{
+    hd_sim_lock();
+    refuse_at = n > 0 ? asked + n : 0;
+    hd_sim_unlock();
+}
+
+int64_t hd_sim_asked(void)
+{
+    hd_sim_lock();
+    const int64_t n = asked;
+    hd_sim_unlock();
+    return n;
+}
+
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
     HD_SIM_CALL_OUTSIDE_CAPTURE();
@@ -190,7 +207,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
     }
     hd_sim_lock();
     hd_sim_wait_to_allocate();
-    cudaError_t error = take(out, bytes);
+    cudaError_t error = ++asked == refuse_at ? cudaErrorMemoryAllocation : take(out, bytes);
     hd_sim_unlock();
     return hd_sim_result(error);
 }

@@ -22,6 +22,8 @@ typedef struct device_sim {
     void (*fail_at)(int64_t n, int error);
     int64_t (*device_bytes)(void);
     int64_t (*calls)(void); /* since the program's start */
+    void (*refuse_at)(int64_t n);
+    int64_t (*asked)(void);
     void (*set_processors)(int n);
     int (*most_blocks)(void); /* of a launch since this was asked last */
     void (*set_serial)(int is_serial);
@@ -74,6 +76,8 @@ static inline heddle_status device_sim_get(device_sim *out)
                                         "hd_sim_fail_at",
                                         "hd_sim_device_bytes",
                                         "hd_sim_calls",
+                                        "hd_sim_refuse_at",
+                                        "hd_sim_asked",
                                         "hd_sim_set_processors",
                                         "hd_sim_most_blocks",
                                         "hd_sim_set_serial",
