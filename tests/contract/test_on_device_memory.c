@@ -1,5 +1,5 @@
-/* Executors and blocks on devices of which one rank has no memory left, whichever piece it is that is missing: all ranks
- * hear why, and go on with what was made. */
+/* An executor on devices of which one rank has no memory left, whichever piece it is that is missing: all ranks hear
+ * why, and make another one. */
 #include "device_sim.h"
 #include "executor_fixture.h"
 
