@@ -123,6 +123,7 @@ heddle_status hd_linear_on_forward(heddle_linear_attention *a, const hd_linear_w
     w->k = x->k;
     w->v = x->v;
     w->o = x->o;
+    w->gives_f32 = x->gives_f32;
     return run(a->on, forward, NULL, stream);
 }
 

@@ -79,7 +79,7 @@ int hd_linear_walks_fold(const hd_linear_walks *w, float *dst, int64_t rows, con
 static int one_side(const hd_linear_walks *w, hd_device_linear of, int which, int is_second)
 {
     const int64_t width = w->dk > w->dv ? w->dk : w->dv;
-    const hd_device_tokens first = w->dtype == HEDDLE_F32
+    const hd_device_tokens first = w->dtype == HEDDLE_F32 || of.gives_f32
                                        ? of.o
                                        : (hd_device_tokens){w->before, w->inner * w->n * w->heads * width,
                                                             w->n * w->heads * width, w->heads * width, width};
@@ -112,6 +112,7 @@ int hd_linear_walks_forward(const hd_linear_walks *w)
     of.k = w->k;
     of.v = w->v;
     of.o = w->o;
+    of.gives_f32 = w->gives_f32;
     of.end = w->is_two_sided ? NULL : w->end;
     return result(w, &of, HD_WALKS_KV_LEFT, HD_WALKS_KV_RIGHT);
 }

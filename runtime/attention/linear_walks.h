@@ -18,6 +18,7 @@ typedef struct hd_linear_walks {
     int is_two_sided;                       /* bidirectional */
     const float *log2_decay;
     hd_device_tokens q, k, v, o, d_o, dq, dk_out, dv_out;
+    int gives_f32;                  /* o is f32 whatever the type is */
     float *states[HD_WALKS_STATES]; /* [fibres][heads][segments][dk][dv]; NULL: zeros where there is one segment */
     float *before;                  /* two-sided, not f32: f32 [fibres][n][heads][the larger of dk and dv] */
     float *end;                     /* one-sided: gets the state behind the fibres; NULL: not wanted */

@@ -171,10 +171,12 @@ static inline size_t hd_block_elem_bytes(const heddle_block *block)
 }
 
 /* Of qkv. LINEAR's result may be nearly nothing where its terms cancel, and is normed after that: what is rounded
- * before is as much larger behind the norm. So nothing is, from the linear layer to the norm. */
+ * before is as much larger behind the norm. So on the host nothing is, from the linear layer to the norm. A device's
+ * tensor units want the type. */
 static inline heddle_dtype hd_mixer_dtype(const heddle_block *block)
 {
-    return block->options.kind == HEDDLE_STAGE_LINEAR ? HEDDLE_F32 : block->options.shape.dtype;
+    const int is_wide = block->options.kind == HEDDLE_STAGE_LINEAR && block->options.space == HEDDLE_SPACE_HOST;
+    return is_wide ? HEDDLE_F32 : block->options.shape.dtype;
 }
 
 /* Row `which` (0..5) of the conditioning of local sample `sample`; NULL when the block is not modulated. */

@@ -129,7 +129,7 @@ static heddle_status part_there(void **out, const world *w, float *all)
 static double tolerance(const world *w, int is_back)
 {
     const heddle_dtype dtype = w->mine->options.shape.dtype;
-    const double factor = is_back ? 4 : 1;
+    const double factor = (is_back ? 4 : 1) * (w->w->j.kind == HEDDLE_STAGE_LINEAR ? 3 : 1); /* a norm behind it */
     return factor * (dtype == HEDDLE_BF16 ? 3e-2 : dtype == HEDDLE_F16 ? 4e-3 : 2e-5);
 }
 
@@ -209,8 +209,8 @@ static const job jobs[] = {
     {"bf16[b=1 t=2 s=13 c=16]", "[r=2 u=2]", "s@r,s@u", "usp", HEDDLE_STAGE_ATTENTION, 2, 0},
     {"f32[b=2 t=6 s=3 c=16]", "[tp=2 sp=2]", "s@tp,t@sp", "ring", HEDDLE_STAGE_ATTENTION, 1, 1},
     {"f32[b=1 t=3 s=11 c=16]", "[sp=2]", "s@sp", "lasp", HEDDLE_STAGE_LINEAR, 2, 3},
-    {"f32[b=2 t=9 s=2 c=16]", "[sp=3]", "t@sp(4 0 5)", "lasp2", HEDDLE_STAGE_LINEAR, 1, 8},
-    {"f32[b=2 t=7 s=2 c=16]", "[sp=4]", "t@sp", "lasp", HEDDLE_STAGE_LINEAR, 1, 10},
+    {"f16[b=2 t=9 s=2 c=16]", "[sp=3]", "t@sp(4 0 5)", "lasp2", HEDDLE_STAGE_LINEAR, 1, 8},
+    {"bf16[b=2 t=7 s=2 c=16]", "[sp=4]", "t@sp", "lasp", HEDDLE_STAGE_LINEAR, 1, 10},
     {"f32[b=1 t=2 s=9 c=32]", "[dp=1 sp=3]", "b@dp,s@sp", "scan", HEDDLE_STAGE_LINEAR, 2, 4},
 };
 

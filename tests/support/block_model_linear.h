@@ -18,6 +18,7 @@ typedef struct roundings {
     double stored;   /* where values of the storage type are written */
     double weights;  /* of weights that a product of bf16 reads, and of the gradients it reads */
     double computed; /* f32: at every step between */
+    double mixed;    /* of what linear attention multiplies, and of its and its norm's gradients */
     random_source dice;
 } roundings;
 
@@ -32,7 +33,10 @@ static inline roundings roundings_of(const problem *p)
     const heddle_dtype dtype = p->options.shape.dtype;
     const double f32_steps = 0x1p-22, type = dtype == HEDDLE_BF16 ? 0x1p-8 : dtype == HEDDLE_F16 ? 0x1p-11 : f32_steps;
     const int is_narrow = p->block->on != NULL || hd_gemm_narrow(p->block->layer[HD_LAYER_QKV]);
-    return (roundings){.stored = type, .weights = is_narrow ? type : f32_steps, .computed = f32_steps};
+    return (roundings){.stored = type,
+                       .weights = is_narrow ? type : f32_steps,
+                       .computed = f32_steps,
+                       .mixed = p->block->on != NULL ? type : f32_steps};
 }
 
 static inline double rough(roundings *r, double value, double size)
@@ -73,8 +77,8 @@ static inline void linear_row(double *out, const double *d_raw, double *d_fibre,
             score += far * q[e] * k[e];
             d_score += d_raw != NULL ? far * d_raw[e] * v[e] : 0;
         }
-        score = rough(r, score, r->computed);
-        d_score = rough(r, d_score, r->computed);
+        score = rough(r, score, r->mixed);
+        d_score = rough(r, d_score, r->mixed);
         for (int64_t e = 0; e < d; e++) {
             out[e] += score * v[e];
             if (d_raw != NULL) {
@@ -95,10 +99,11 @@ static inline void linear_in(const model *m, const model_values *v, double *n, d
         modulated(n + r * c, m, v, v->x + r * c, r / m->sample_rows, 0);
         rough_all(rounded, n + r * c, n + r * c, c, rounded->stored);
         line(raw, n + r * c, v->param[0], v->param[1], c, wide);
-        rough_all(rounded, qkv + r * wide, raw, wide, rounded->computed);
+        rough_all(rounded, qkv + r * wide, raw, wide, rounded->mixed);
         for (int64_t h = 0; h < 2 * m->options.heads; h++) {
             head_of(qkv + r * wide + h * m->d, m, qkv + r * wide + h * m->d, NULL, r / m->inner % m->t);
         }
+        rough_all(rounded, qkv + r * wide, qkv + r * wide, 2 * c, m->options.rope ? rounded->mixed : 0);
     }
     free(raw);
 }
@@ -112,6 +117,7 @@ static inline void linear_in_back(const model *m, const model_values *v, const d
     rough_all(rounded, weight, v->param[0], wide * c, rounded->weights);
     for (int64_t r = 0; r < m->rows; r++) {
         double *row = d_qkv + r * wide;
+        rough_all(rounded, row, row, wide, rounded->mixed);
         for (int64_t h = 0; h < 2 * m->options.heads && m->options.rope; h++) {
             turn(row + h * m->d, m->d, -(double)(r / m->inner % m->t));
         }
@@ -158,11 +164,12 @@ static inline void stage_linear(const model *m, const model_values *v, double *y
         out_back(m, &w, g, dz, d_o, o, 2, c, r, 2);
         for (int64_t h = 0; h < heads; h++) {
             double inverse = rms_of(raw + h * d, d), along = 0;
+            rough_all(&rounded, d_o + h * d, d_o + h * d, d, rounded.mixed);
             for (int64_t e = h * d; e < (h + 1) * d; e++) {
                 along += d_o[e] * o[e] / (double)d;
             }
             for (int64_t e = h * d; e < (h + 1) * d; e++) {
-                d_o[e] = rough(&rounded, inverse * (d_o[e] - o[e] * along), rounded.computed);
+                d_o[e] = rough(&rounded, inverse * (d_o[e] - o[e] * along), rounded.mixed);
             }
             linear_row(raw + h * d, d_o + h * d, d_qkv + first + h * d, m, qkv + first + h * d, i, m->inner * wide, h,
                        &rounded);

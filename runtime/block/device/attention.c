@@ -1,4 +1,5 @@
-/* ATTENTION on a device: norm, qkv, norm and rotation of heads, attention where the rows lie, projection, residual. */
+/* ATTENTION and LINEAR on a device: norm, qkv, norm and rotation of heads, attention where the rows lie, projection,
+ * residual. */
 #include "runtime/block/device/device.h"
 
 #include "runtime/attention/on.h"
@@ -61,6 +62,9 @@ heddle_status hd_on_attend(hd_on_call *call, const hd_device_attention *of)
 {
     heddle_status st = HEDDLE_OK;
     hd_block_sharded *s = call->block->sharded;
+    if (call->block->options.kind == HEDDLE_STAGE_LINEAR) {
+        return hd_on_linear(call, of);
+    }
     if (!is_sharded(call->block)) {
         return HD_ON_LAUNCH(call, attention, of);
     }
@@ -77,6 +81,9 @@ heddle_status hd_on_attend_back(hd_on_call *call, const hd_device_attention_back
 {
     heddle_status st = HEDDLE_OK;
     hd_block_sharded *s = call->block->sharded;
+    if (call->block->options.kind == HEDDLE_STAGE_LINEAR) {
+        return hd_on_linear_back(call, back);
+    }
     if (!is_sharded(call->block)) {
         return HD_ON_LAUNCH(call, attention_back, back);
     }
@@ -97,7 +104,7 @@ hd_device_heads hd_on_heads_of(const hd_on_call *call, int which)
 {
     const heddle_block *block = call->block;
     const int has_norm = block->options.qk_norm;
-    return (hd_device_heads){.dtype = hd_mixer_dtype(block),
+    return (hd_device_heads){.dtype = call->dtype,
                              .rows = call->rows,
                              .heads = (has_norm ? 1 : 2) * block->options.heads,
                              .d = block->head_channels,

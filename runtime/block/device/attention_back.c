@@ -1,4 +1,4 @@
-/* Backward of ATTENTION on a device. */
+/* Backward of ATTENTION and LINEAR on a device. */
 #include "runtime/block/device/device.h"
 
 #include "runtime/base/base.h"

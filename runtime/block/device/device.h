@@ -156,11 +156,11 @@ heddle_status hd_on_in_back(hd_on_call *call, int layer, const void *dy, const v
 heddle_status hd_on_mlp(hd_on_call *call);
 heddle_status hd_on_mlp_back(hd_on_call *call);
 
-/* ATTENTION between its layers: rows in the box's order. */
+/* ATTENTION and LINEAR between their layers: rows in the box's order. */
 typedef struct hd_on_mixed {
     void *normed, *qkv, *turned, *o; /* turned: q and k behind the norm and rotation of heads; or qkv, where they are */
-    float *stats;                    /* what backward of attention needs; NULL: not wanted */
-    void *change;                    /* the projection's result, f32 */
+    float *stats; /* what backward of attention needs; of LINEAR its norm's factors; NULL: not wanted */
+    void *change; /* the projection's result, f32 */
 } hd_on_mixed;
 heddle_status hd_on_attention(hd_on_call *call);
 heddle_status hd_on_attention_back(hd_on_call *call);
@@ -176,9 +176,9 @@ hd_device_heads hd_on_heads_of(const hd_on_call *call, int which); /* 0: of q (a
 
 heddle_status hd_on_heads_back(hd_on_call *call, char *d_qkv, char *qkv);
 
-/* LINEAR between its layers is f32. */
-heddle_status hd_on_linear(hd_on_call *call);
-heddle_status hd_on_linear_back(hd_on_call *call);
+/* LINEAR: the same with linear attention, whose results are f32, and its norm. */
+heddle_status hd_on_linear(hd_on_call *call, const hd_device_attention *of);
+heddle_status hd_on_linear_back(hd_on_call *call, const hd_device_attention_back *back);
 
 /* CROSS likewise. */
 typedef struct hd_on_crossed {

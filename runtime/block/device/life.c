@@ -16,9 +16,7 @@ int64_t hd_on_param_elems(const heddle_param *param)
 heddle_dtype hd_on_layer_dtype(const heddle_block *block, int layer)
 {
     const int is_last = block->options.kind == HEDDLE_STAGE_MLP ? layer == HD_LAYER_FC2 : layer == HD_LAYER_PROJ;
-    return is_last                                         ? HEDDLE_F32
-           : layer == HD_LAYER_QKV && block->mixer != NULL ? hd_mixer_dtype(block)
-                                                           : block->options.shape.dtype;
+    return is_last ? HEDDLE_F32 : block->options.shape.dtype;
 }
 
 heddle_dtype hd_on_param_dtype(const heddle_block *block, int param)
@@ -34,7 +32,7 @@ heddle_dtype hd_on_param_dtype(const heddle_block *block, int param)
 static heddle_status check_heads(const heddle_block *block)
 {
     const int64_t d = block->head_channels;
-    const heddle_dtype dtype = hd_mixer_dtype(block);
+    const heddle_dtype dtype = block->options.shape.dtype;
     if (d > HD_DEVICE_MOST_HEAD || (dtype != HEDDLE_F32 && d % 8 != 0) || (block->options.qk_norm && d % 2 != 0)) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED,
                        "heads of %lld channels of %s: attention on devices takes up to %d, even ones with qk_norm, and "

@@ -7,11 +7,11 @@
 static const hd_on_stage forward_of[] = {[HEDDLE_STAGE_ATTENTION] = hd_on_attention,
                                          [HEDDLE_STAGE_CROSS] = hd_on_cross,
                                          [HEDDLE_STAGE_MLP] = hd_on_mlp,
-                                         [HEDDLE_STAGE_LINEAR] = hd_on_linear};
+                                         [HEDDLE_STAGE_LINEAR] = hd_on_attention};
 static const hd_on_stage back_of[] = {[HEDDLE_STAGE_ATTENTION] = hd_on_attention_back,
                                       [HEDDLE_STAGE_CROSS] = hd_on_cross_back,
                                       [HEDDLE_STAGE_MLP] = hd_on_mlp_back,
-                                      [HEDDLE_STAGE_LINEAR] = hd_on_linear_back};
+                                      [HEDDLE_STAGE_LINEAR] = hd_on_attention_back};
 
 /* The attention of a group, which all of it make together. */
 static heddle_status make_ready(heddle_block *block, int for_backward, heddle_stream stream)
