@@ -15,18 +15,12 @@ typedef struct running {
     float top[2 * WIDE], sum[2 * WIDE];
 } running;
 
-HD_DEV int32_t last_key(const hd_attention_args *a, int32_t nk, int32_t query)
-{
-    const int32_t end = a->diagonal >= a->nk ? nk : query + a->diagonal + 1;
-    return end < 0 ? 0 : end < nk ? end : nk;
-}
-
 /* Keys that a query does not see. */
 HD_DEV void hide(float (*s)[4], const hd_attention_args *a, int32_t query, int32_t key, int32_t nk, int width)
 {
     HD_UNROLL
     for (int row = 0; row < 2 * WIDE; row++) {
-        const int32_t end = last_key(a, nk, query + row * 8) - key - (int32_t)(HD_LANE % 4) * 2;
+        const int32_t end = hd_last_key(a, nk, query + row * 8) - key - (int32_t)(HD_LANE % 4) * 2;
         HD_UNROLL
         for (int i = 0; i < EIGHTS(width) * 2; i++) {
             float *score = &s[row / 2 * EIGHTS(width) + i / 2][row % 2 * 2 + i % 2];
@@ -120,8 +114,8 @@ HD_DEV void attend(const hd_attention_args *a, heddle_dtype dtype, int width)
     uint16_t *keys = queries + rows * HD_TILE_STRIDE(width);
     const hd_attention_part p = hd_attention_part_of(a, HD_BLOCK, a->heads);
     const int32_t first = (int32_t)p.tile * rows, query = first + (int32_t)(HD_WARP * ROWS + HD_LANE / 4);
-    const int32_t end = last_key(a, p.nk, first + rows - 1), turns = (end + KEYS(width) - 1) / KEYS(width);
-    const int32_t seen_by_all = last_key(a, p.nk, first);
+    const int32_t end = hd_last_key(a, p.nk, first + rows - 1), turns = (end + KEYS(width) - 1) / KEYS(width);
+    const int32_t seen_by_all = hd_last_key(a, p.nk, first);
     running r;
     float o[WIDE * HD_DEVICE_MOST_HEAD / 8][4] = {{0}};
     HD_UNROLL
@@ -177,17 +171,17 @@ int hd_attention_forward(const hd_device_attention *of, void *stream)
     if (!hd_is_attention_right(of) || !is_laid_out(of)) {
         return (int)cudaErrorInvalidValue;
     }
-    const int64_t rows = of->dtype == HEDDLE_F32 ? 4 : hd_tile_rows(of->nq, WIDE), tiles = (of->nq + rows - 1) / rows;
+    const int64_t rows = hd_tile_rows(of->nq, WIDE), tiles = (of->nq + rows - 1) / rows;
     const hd_attention_args a = hd_attention_args_of(of, tiles);
     const unsigned blocks = hd_attention_blocks(of, tiles, of->heads), threads = hd_tile_threads(of->nq, WIDE);
     if (of->outer == 0 || of->nq == 0) {
         return 0;
     }
+    if (of->dtype == HEDDLE_F32) {
+        return hd_attention_f32(of, stream);
+    }
     if (blocks == 0) {
         return (int)cudaErrorInvalidConfiguration;
-    }
-    if (of->dtype == HEDDLE_F32) {
-        return hd_attention_f32(&a, stream);
     }
 #define LAUNCH(name, type, width)                                                                                      \
     HD_TILE_LAUNCH_CASE(name, &a, blocks, threads, bytes_of(width, rows, of->nk), stream, of->d, type, width)

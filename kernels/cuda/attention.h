@@ -18,6 +18,7 @@ typedef struct hd_attention_args {
     uint32_t tiles, outer_of_length;
     uint32_t heads, kv_heads, inner, group, skipped; /* group: heads that share a key head */
     int32_t nq, nk, d, diagonal;
+    int is_whole;     /* F32: rows are whole pieces of 16 bytes */
     float scale_log2; /* scale / ln 2 */
 } hd_attention_args;
 
@@ -67,6 +68,18 @@ HD_DEV char *hd_tokens_at(const hd_device_tokens *x, const hd_attention_part *p,
 {
     return (char *)x->data +
            (p->outer * x->outer + p->inner * x->inner + head * x->head) * (int64_t)hd_elem_bytes(dtype);
+}
+
+/* Before which key what a query sees ends. */
+HD_DEV int32_t hd_last_key(const hd_attention_args *a, int32_t nk, int32_t query)
+{
+    const int32_t end = a->diagonal >= a->nk ? nk : query + a->diagonal + 1;
+    return end < 0 ? 0 : end < nk ? end : nk;
+}
+
+HD_DEV int hd_is_seen(const hd_attention_args *a, const hd_attention_part *p, int32_t query, int32_t key)
+{
+    return query < a->nq && key < p->nk && (a->diagonal >= a->nk || key <= query + a->diagonal);
 }
 
 /* Of the two numbers that are kept of a query. */
@@ -140,10 +153,11 @@ static inline unsigned hd_attention_blocks(const hd_device_attention *of, int64_
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* In F32, a warp for each query or key: attention_f32.cu. */
-int hd_attention_f32(const hd_attention_args *a, void *stream);
-int hd_attention_f32_back(const hd_attention_args *a, void *stream);
+/* In F32: attention_f32.h. */
+int hd_attention_f32(const hd_device_attention *of, void *stream);
 int hd_attention_f32_load(void);
+int hd_attention_f32_back(const hd_attention_args *a, void *stream);
+int hd_attention_f32_back_load(void);
 #ifdef __cplusplus
 }
 #endif

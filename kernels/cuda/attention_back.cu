@@ -169,5 +169,6 @@ int hd_attention_back_load(void)
         error = (int)cudaFuncGetAttributes(&attributes, kernel[i]);
         error = error == 0 && i < n - 2 ? hd_allow_shared(kernel[i], hd_back_bytes(hd_tile_width[i % 4])) : error;
     }
-    return error == 0 ? hd_attention_keys_load() : error;
+    error = error == 0 ? hd_attention_keys_load() : error;
+    return error == 0 ? hd_attention_f32_back_load() : error;
 }

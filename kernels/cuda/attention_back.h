@@ -36,11 +36,6 @@ HD_DEV void hd_score_back(float *score, float *d, const hd_known_query *k, const
     *score = weight;
 }
 
-HD_DEV int hd_is_seen(const hd_attention_args *a, const hd_attention_part *p, int32_t query, int32_t key)
-{
-    return query < a->nq && key < p->nk && (a->diagonal >= a->nk || key <= query + a->diagonal);
-}
-
 HD_DEV void hd_scale_all(float (*sum)[4], const hd_attention_args *a, int width)
 {
     HD_UNROLL

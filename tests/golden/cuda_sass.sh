@@ -33,7 +33,7 @@ listed() { # kernel, address, instruction with its modifiers, where a jump goes 
             if (op ~ /^BRA/) { for (i = 3; i <= NF && to == "-"; i++) if ($i ~ /^0x[0-9a-f]+$/) to = substr($i, 3) }
             print kernel, at, op, to }' "$work/$1.sass"
 }
-sources="move sum attention attention_back attention_keys attention_f32 rows rows_back products products_f32"
+sources="move sum attention attention_back attention_keys attention_f32 attention_f32_back rows rows_back products products_f32"
 for source in $sources; do sass $source; done
 for source in $sources; do
     listed $source >"$work/$source"
@@ -51,6 +51,14 @@ for source in attention attention_back attention_keys products; do
     for kernel in $(awk '$1 ~ /_(bf16|f16)/ && $1 !~ /delta|add_chunks/ { print $1 }' "$work/$source" | sort -u); do
         for wanted in '^HMMA.16816.F32' '^LDGSTS.*[.]128' '^LDSM.16.M'; do
             [ "$(count $source $kernel $wanted)" -gt 0 ] || fail "$kernel has no $wanted"
+        done
+    done
+done
+# Those of f32 have FMA for that, of what they read 16 bytes at a time.
+for source in attention_f32 attention_f32_back; do
+    for kernel in $(awk '$1 ~ /_f32_[0-9]/ { print $1 }' "$work/$source" | sort -u); do
+        for wanted in '^FFMA$' '^LDGSTS.*[.]128' '^LDS[.]128' '^STG.*[.]128'; do
+            [ "$(count $source $kernel $wanted)" -gt 3 ] || fail "$kernel has no $wanted, or few"
         done
     done
 done
