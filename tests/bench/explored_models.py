@@ -30,9 +30,9 @@ from test_torch_explore_models import classified, divided, evoformer
 from test_torch_prove import made as axial
 
 try:
-    import transformers
-except ImportError:  # its models are left out
-    transformers = None
+    from test_torch_transformers import timesformer, videomae, vivit
+except ImportError:  # transformers is not there: its models are left out
+    timesformer = videomae = vivit = None
 
 torch.set_num_threads(1)
 
@@ -63,27 +63,6 @@ def sana_video():
                        encoder_hidden_states=torch.randn(1, 13, 16))
 
 
-def timesformer():
-    model = transformers.TimesformerModel(transformers.TimesformerConfig(
-        image_size=20, patch_size=4, num_frames=7, hidden_size=24, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=32))
-    return model, dict(pixel_values=torch.randn(1, 7, 3, 12, 20))
-
-
-def vivit():
-    model = transformers.VivitModel(transformers.VivitConfig(
-        image_size=20, tubelet_size=[2, 4, 4], num_frames=6, hidden_size=24, num_hidden_layers=2,
-        num_attention_heads=2, intermediate_size=32))
-    return model, dict(pixel_values=torch.randn(1, 6, 3, 20, 20))
-
-
-def videomae():
-    model = transformers.VideoMAEModel(transformers.VideoMAEConfig(
-        image_size=20, patch_size=4, num_frames=6, hidden_size=24, num_hidden_layers=2, num_attention_heads=2,
-        intermediate_size=32))
-    return model, dict(pixel_values=torch.randn(1, 6, 3, 20, 20))
-
-
 def cases():
     """By name: model, arguments, dims, and the plan by hand."""
     def of(name):
@@ -105,7 +84,7 @@ def cases():
             "cosmos": plain(cosmos), "sana-video": plain(sana_video), "axial": plain(axial),
             "evoformer": plain(evoformer), "classified": plain(classified), "divided": plain(divided),
             **({"timesformer": plain(timesformer), "vivit": plain(vivit), "videomae": plain(videomae)}
-               if transformers else {})}
+               if vivit else {})}
 
 
 def judged(name, make, ranks):

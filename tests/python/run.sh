@@ -12,6 +12,7 @@ esac
 wanted="numpy pytest"
 case $file in
 */test_torch_diffusers* | */test_latte*) wanted="numpy pytest torch diffusers" ;;
+*/test_torch_transformers*) wanted="numpy pytest torch transformers" ;;
 */test_torch*) wanted="numpy pytest torch" ;;
 */test_types*) wanted="pytest mypy" ;;
 */test_wheel*) wanted="numpy pytest scikit_build_core auditwheel" ;;

@@ -10,7 +10,7 @@ from test_torch import COMMON
 
 import heddle
 import heddle.torch as ht
-from heddle.torch import Attend, Gather, Split
+from heddle.torch import Attend, Gather, Split, Switch
 
 torch.set_num_threads(1)
 WIDTH = 16
@@ -112,6 +112,21 @@ class DividedModel(torch.nn.Module):
         return x
 
 
+class Together(torch.nn.Module):
+    """Rows of a text before those of a picture, in one axis, and positions that stand in a first axis."""
+
+    def __init__(self):
+        super().__init__()
+        self.places, self.layers = torch.nn.Linear(3, WIDTH), torch.nn.ModuleList(Joint() for _ in range(2))
+        self.last = torch.nn.Linear(WIDTH, 5)
+
+    def forward(self, x, text, places):
+        x = torch.cat([text, x + self.places(places)], 1)
+        for layer in self.layers:
+            x = layer(x)
+        return self.last(x[:, text.shape[1]:])
+
+
 class OuterProduct(torch.nn.Module):
     """Of pairs of residues, over all sequences."""
 
@@ -178,12 +193,24 @@ def divided():
     return DividedModel(), dict(pixels=torch.randn(2, 7, 3, 12, 20))
 
 
+def together():
+    return Together(), dict(x=torch.randn(2, 11, WIDTH), text=torch.randn(2, 5, WIDTH), places=torch.randn(11, 3))
+
+
 def evoformer():
     return Pairs(), dict(m=torch.randn(1, 5, 7, WIDTH), z=torch.randn(1, 7, 7, WIDTH))
 
 
-WANTED = {classified: ("alike=1", "rows of s are cut"), divided: ("(1 + h _)", "h is cut all the way"),
+WANTED = {classified: ("alike=1", "rows of s are cut"), divided: ("(1 + h _)", "h is cut all the way; 4 by Switch"),
+          together: ("rows of (l + s) are cut as one dim from 'layers.0' on", "Attend(over='rows'"),
           evoformer: ("Attend(over='h'", "h is cut all the way")}
+
+
+def test_positions_vary_with_their_rows():
+    model, given = together()
+    found = ht.explore(model, **given)
+    assert found.dims == {"b": 2, "s": 11, "l": 5} and found.fixed == (), found
+    assert found[""].given == {"x": "b s _", "text": "b l _", "places": "s _"}, found[""]
 
 
 @pytest.mark.parametrize("made", WANTED)
@@ -198,7 +225,7 @@ def test_found_planned_and_proved(made):
         assert proof and proof.forward < 1e-5 and proof.gradients < 1e-4 and proof.bytes_total > 0, str(proof)
     for pattern, steps in plan.steps:  # each is needed
         kinds = {type(step) for step in (steps if isinstance(steps, tuple) else [steps])}
-        if pattern and kinds & {Attend, Gather}:
+        if pattern and kinds & {Attend, Gather, Switch}:
             fewer = [pair for pair in plan.steps if pair[0] != pattern]
             assert not ht.prove(model, fewer, ranks=2, gradients=False, **given), pattern
 
@@ -234,6 +261,7 @@ def test_what_is_refused_of_rows_that_are_alike():
     for steps, words in (({"layers.0": Split("x", "b (99 + s) c", "s")}, "wanted more than 99 rows in dim 1"),
                          ({"layers.0": Split("x", "b (1 + 2 + s) c", "s")}, "wanted names of dims"),
                          ({"layers.0": Split("x", "b (1 + s) c", "t")}, "has no dim 't'"),
+                         ({"layers.0": Switch("x", "b (1 + s) c", "s", "c", as_="b s c")}, "stay in their order"),
                          ({"layers.0": (split, gather), "layers.0.attention": Attend("s", "gather-kv", alike=80)},
                           "wanted 80 rows that are alike")):
         proof = ht.prove(model, steps, ranks=2, **given)

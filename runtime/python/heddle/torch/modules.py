@@ -18,7 +18,7 @@ from ..errors import ArgumentError, Error, UnsupportedError
 from ..schedule import Schedule
 from .agreement import agree
 from .attending import Attend
-from .beside import apart
+from .beside import apart, beside
 from .boundary import Entering, Leaving, Telling
 from .halo import Halo, Numbered
 from .hooks import hooked, matching
@@ -103,7 +103,8 @@ class Split:
 @dataclass(frozen=True)
 class Switch:
     """From blocks of one dim to blocks of another. `as_`: the dims of the result, where they are ordered or folded
-    otherwise: `Switch("output", "(b t) s c", "t", "s", as_="(b s) t c")`."""
+    otherwise: `Switch("output", "(b t) s c", "t", "s", as_="(b s) t c")`. Of rows beside, `(b t) (1 + s) c`, every rank
+    has those of its block of t, or, cut along s, all."""
 
     what: str
     dims: str
@@ -112,7 +113,8 @@ class Switch:
     as_: Optional[str] = None
 
     def _made(self, ranks: Ranks) -> _Apply:
-        dims, after = Dims(self.dims), Dims(self.as_ or self.dims)
+        text, on_others = apart(self.dims)
+        dims, after = Dims(text), Dims(self.as_ or text)
         dims.need(self.from_, self.to)
         if self.from_ == self.to:
             raise ArgumentError(f"from '{self.from_}' to '{self.to}', wanted two dims")
@@ -124,7 +126,16 @@ class Switch:
             line = ranks.line(x, dims, (self.from_, self.to), f"{self.from_}@{axis}",
                               f"{self.to}@{axis} as {','.join(after.names)}")
             return ranks.fold(ranks.moved(x, line), after, self.to)
-        return apply
+        return on_others(apply, self._beside(ranks, beside(self.dims)))
+
+    def _beside(self, ranks: Ranks, text: str) -> Optional[_Apply]:
+        """What rows that stand beside one of the two dims are of the other: from the whole to a block, or back."""
+        if not text:
+            return None
+        if self.as_ is not None:
+            raise ArgumentError(f"'{self.dims}' as '{self.as_}': rows beside others stay in their order")
+        step = Split if self.to in Dims(text).names else Gather
+        return step("", text, self.to if step is Split else self.from_)._made(ranks)
 
 
 @dataclass(frozen=True)

@@ -90,9 +90,11 @@ def _same(axes: Axes, word: str, extent: int, name: str) -> None:
 
 
 def channels_of(model: torch.nn.Module, sides: Tuple[str, ...] = ("in", "out")) -> Set[int]:
-    """Numbers of channels that products and convolutions take, and make."""
+    """Numbers of channels that products and convolutions take, and make; and that the model's configuration has, where
+    patches go through a product."""
     sizes = {vars(module).get(f"{side}_{name}") for module in model.modules() for side in sides
              for name in ("features", "channels")}
+    sizes |= {getattr(getattr(model, "config", None), f"{side}_channels", None) for side in sides}
     return {size for size in sizes if isinstance(size, int)}
 
 
@@ -119,7 +121,7 @@ def found(given: Tensors, model: torch.nn.Module, shapes: Shapes,
             dims += [([axis], 0, None) for axis in group]
         else:
             dims.append((group, step, others))
-    dims = [(group, step, others) for group, step, others in dims
+    dims = [(group, step, others) for group, step, others in _together(dims, given, shapes, runs)
             if step or not _are_channels(group, given, channels)]
     for group, step, others in _with_names(dims, given):
         extent = given[group[0][0]].shape[group[0][1]]
@@ -130,6 +132,22 @@ def found(given: Tensors, model: torch.nn.Module, shapes: Shapes,
         if others is not None:
             axes.shapes[name] = others
     return axes
+
+
+def _together(dims: List[Any], given: Tensors, shapes: Shapes,
+              runs: Callable[[List[Axis], int], Optional[Shapes]]) -> List[Any]:
+    """Positions `[s, 3]` beside rows `[b, s, c]`: a first axis and another one that vary as one, and not alone."""
+    for dim in [dim for dim in dims if not dim[1] and dim[0][0][1] == 0]:
+        extent = given[dim[0][0][0]].shape[0]
+        rows = [other for other in dims if not other[1] and other[0][0][1] > 0
+                and given[other[0][0][0]].shape[other[0][0][1]] == extent]
+        if extent < 2 or len(rows) != 1:
+            continue
+        step, others = steady(rows[0][0] + dim[0], shapes, runs)
+        if step:
+            dims = [each for each in dims if each is not dim and each is not rows[0]]
+            dims.append((rows[0][0] + dim[0], step, others))
+    return dims
 
 
 def _are_channels(group: List[Axis], given: Tensors, channels: Set[int]) -> bool:

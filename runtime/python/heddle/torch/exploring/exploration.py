@@ -166,12 +166,15 @@ class Exploration:
         texts = [text for stage in self.stages() for side in (stage.given, stage.out) for text in side.values()]
         return Fused(texts, list(self.dims))
 
+    def planned(self) -> List[str]:
+        """Those of them that a schedule knows: of the activation between stages."""
+        sequence = self.sequence()
+        return [name for name, run in self.fused().parts.items() if any(dim in sequence for dim in run)]
+
     def to_yaml(self) -> str:
         """A model file for `heddle plan`: its stages are modules, known by their figures. Products are counted as two
         for every weight, so what attention itself computes is not in them."""
-        stages, fused = self.stages(), self.fused()
-        sequence = self.sequence()
-        dims = [name for name, run in fused.parts.items() if any(dim in sequence for dim in run)]
+        stages, fused, dims = self.stages(), self.fused(), self.planned()
         if not stages or not dims:
             raise UnsupportedError(f"{self.model}: no module of a list of modules has rows of a sequence, wanted some "
                                    "for a model file: name the dims, explore(..., dims={...})")

@@ -8,6 +8,8 @@ from typing import Any, Dict, FrozenSet, List, Mapping, Sequence, Tuple
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ...errors import ArgumentError, UnsupportedError
+from ..key_mask import of_keys, of_scores
 from .trees import replaced, tensors_of
 
 _FROM = "_heddle_from"
@@ -43,7 +45,7 @@ class Attention:
     kv_heads: int
     rows: int  #: of queries
     keys: int
-    is_masked: bool
+    is_masked: bool  #: not of keys alone, which go with them wherever these go
     dropout: float = 0.0
 
 
@@ -84,8 +86,15 @@ class _Seen(TorchFunctionMode):
                    **_: Any) -> None:
         if isinstance(query, torch.Tensor) and query.dim() == 4:
             self._flow.attentions.append(Attention(self._within[-1] if self._within else "", query.shape[1],
-                                                   key.shape[1], query.shape[2], key.shape[2], attn_mask is not None,
-                                                   dropout_p))
+                                                   key.shape[1], query.shape[2], key.shape[2],
+                                                   not _is_of_keys(attn_mask, query, key), dropout_p))
+
+
+def _is_of_keys(mask: Any, query: torch.Tensor, key: torch.Tensor) -> bool:
+    try:
+        return mask is None or of_keys(of_scores(mask, query, key), "ring", query.shape[1], key.shape[1]) is not None
+    except (ArgumentError, UnsupportedError):
+        return False
 
 
 def argument_names(module: torch.nn.Module) -> List[str]:

@@ -10,6 +10,7 @@ from .axes import Axes, Shapes
 
 _PATCHES = 1, 2, 4, 8, 14, 16, 32, 64
 _TOKENS_MAX = 4  #: of a class
+_REGISTERS_MAX = 8  #: rows beside those of dims that vary, all of them
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def _read(size: int, names: List[str], others: Mapping[str, int], axes: Axes,
                 continue
             folded = [name for name in names if name not in apart]
             texts = sum(axes.dims[name].extent for name in apart)
-            for tokens in range(_TOKENS_MAX + 1):
+            for tokens in range((_REGISTERS_MAX if set(names) <= set(others) else _TOKENS_MAX) + 1):
                 rest = texts + tokens
                 got = _product(size - rest, folded, {name: other - rest for name, other in others.items()}, extents)
                 if got is not None:

@@ -1,9 +1,11 @@
 """Plans that cut one dim all the way, from a model's arguments to its results or from the first stage to the last: what
-mixes it has rows of neighbours, sums, or attention of all ranks, or the whole where nothing of these serves."""
+mixes it has rows of neighbours, sums, or attention of all ranks, or is cut along another dim while it runs; it has the
+whole where nothing of these serves."""
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -12,7 +14,7 @@ from ..attending import Attend
 from ..exploring.exploration import Exploration, Module
 from ..exploring.rows import words_of
 from ..halo import Halo, Numbered
-from ..modules import Extent, Gather, Sizes, Split
+from ..modules import Extent, Gather, Sizes, Split, Switch
 from ..sums import NORMS, Sums
 from .plan import Plan
 
@@ -30,22 +32,23 @@ def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: s
     from the first stage to the last."""
     from .found import merged
     drafts = []
-    for dim in found.dims:
-        draft = _Along(found, model, dim, size, method, saved)
+    for dim, is_switching in itertools.product(found.dims, (True, False)):
+        draft = _Along(found, model, dim, size, method, saved, is_switching)
         if dim != "b" and (dim in found.sequence() if within else draft.is_sequence()):
             try:
                 draft.make(within)
             except UnsupportedError:
                 continue
-            drafts.append(draft)
+            drafts += [] if any(draft.steps == other.steps for other in drafts) else [draft]
     for gathers in sorted({draft.gathers for draft in drafts}):
         yield [Plan(merged(steps), f"{found.model}: {draft.dim} is cut all the way; {draft.said()}")
                for draft in drafts if draft.gathers == gathers for steps in draft.ways()]
 
 
 class _Along:
-    def __init__(self, found: Exploration, model: torch.nn.Module, dim: str, size: int, method: str, saved: int):
-        self.found, self.dim, self.gathers = found, dim, 0
+    def __init__(self, found: Exploration, model: torch.nn.Module, dim: str, size: int, method: str, saved: int,
+                 is_switching: bool):
+        self.found, self.dim, self.gathers, self._is_switching = found, dim, 0, is_switching
         self._size, self._method, self._saved = size, method, saved
         self.steps: Steps = []
         self._numbers: Steps = []
@@ -63,7 +66,7 @@ class _Along:
 
     def said(self) -> str:
         kinds = [type(step).__name__ for _, step in self.steps]
-        counts = {kind: kinds.count(kind) for kind in ("Halo", "Sums", "Attend", "Numbered")}
+        counts = {kind: kinds.count(kind) for kind in ("Halo", "Sums", "Attend", "Switch", "Numbered")}
         counts["Gather"] = self.gathers
         return ", ".join(f"{count} by {kind}" for kind, count in counts.items() if count) or "nothing mixes it"
 
@@ -77,7 +80,7 @@ class _Along:
         if self._rows < 2:
             raise UnsupportedError(f"{self.dim} has {self._rows} rows that can be cut")
         ends = self._stages() if within else self._model()
-        if not any(isinstance(step, (Attend, Halo, Sums, Gather)) for _, step in self.steps):
+        if not any(isinstance(step, (Attend, Halo, Sums, Switch, Gather)) for _, step in self.steps):
             raise UnsupportedError(f"nothing mixes {self.dim}")
         self.steps = self._sizes() + self.steps + ends
 
@@ -113,7 +116,7 @@ class _Along:
                 if self._has(text)]
         for name in self.found.children(""):
             self._visit(name)
-        if not any(isinstance(step, (Attend, Halo, Sums)) for _, step in self.steps):
+        if not any(isinstance(step, (Attend, Halo, Sums, Switch)) for _, step in self.steps):
             raise UnsupportedError(f"nothing that mixes {self.dim} would do with less than the whole")
         return ends
 
@@ -184,25 +187,59 @@ class _Along:
                 return [(name, Numbered(given[0], text, self.dim, **ends))]
         if not attentions and seen.kind == "reduction" and type(self._modules[name]).__name__ in NORMS:
             return [(name, Sums(self.dim))]
+        switched = self._switched(module) if self._is_switching and not attentions else []
+        if switched:
+            return switched
         self.gathers += 1
         return [*((name, Gather(at, self._text(module.given[at]), self.dim)) for at in given),
                 *((name, Split(_place(at), self._text(module.out[at]), self.dim)) for at in out)]
 
-    def _has(self, text: str) -> bool:
-        return any(self.dim in part for axis in words_of(text) for part in axis)
+    def _switched(self, module: Module) -> Steps:
+        """Blocks of another dim while it runs, along which it is free; none: there is no such dim."""
+        for other in sorted(module.free, key=lambda dim: -module.extents.get(dim, 0)):
+            if other in ("b", self.dim) or module.extents.get(other, 0) < 2 or not self._is_plain(other):
+                continue
+            try:
+                there = [self._turned(module.name, name, text, self.dim, other) for name, text in module.given.items()]
+                back = [self._turned(module.name, _place(name), text, other, self.dim)
+                        for name, text in module.out.items()]
+            except UnsupportedError:
+                continue
+            self._named.add(other)
+            return [step for step in there + back if step[1] is not None]
+        return []
 
-    def _text(self, text: str) -> str:
-        """As a step has it: others than b and this dim are of no matter, and may have other extents there."""
-        words = []
+    def _turned(self, module: str, place: str, text: str, from_: str, to: str) -> Tuple[str, Any]:
+        """What brings a tensor from blocks of one dim to blocks of another."""
+        has = [dim for dim in (from_, to) if self._has(text, dim)]
+        if not has:
+            return module, None
+        words = self._text(text, *has)
+        if any(words.replace("(", " ").replace(")", " ").split().count(dim) != 1 for dim in has):
+            raise UnsupportedError(f"'{text}' has {' or '.join(has)} more than once")
+        if len(has) == 2:
+            return module, Switch(place, words, from_, to)
+        if has == [from_]:
+            return module, Gather(place, words, from_)
+        return module, Split(place, words, to)
+
+    def _has(self, text: str, dim: str = "") -> bool:
+        return any((dim or self.dim) in part for axis in words_of(text) for part in axis)
+
+    def _text(self, text: str, *dims: str) -> str:
+        """As a step has it: others than b and this dim, or these, are of no matter, and may have other extents there.
+        """
+        words, dims = [], dims or (self.dim,)
         for axis in words_of(text):
-            here = [part for part in axis if self.dim in part]
+            here = [part for part in axis if set(dims) & set(part)]
             if not here:
                 words.append("b" if axis == [("b",)] else "_")
                 continue
             tokens = [part[0] if part[0].isdecimal() else "" for part in axis]
             if len(axis) > 2 or len(axis) == 2 and not any(tokens):
-                raise UnsupportedError(f"'{text}' has {self.dim} beside other rows")
-            word = " + ".join(token or self._axis(here[0]).strip("()") for token in tokens)
+                raise UnsupportedError(f"'{text}' has {' '.join(dims)} beside other rows")
+            inner = self._axis(here[0]) if dims == (self.dim,) else self._axis_of(here[0], dims)
+            word = " + ".join(token or inner.strip("()") for token in tokens)
             words.append(f"({word})" if " " in word else word)
         return " ".join(words)
 
@@ -233,6 +270,18 @@ class _Along:
             before = [part[0]]  # else nobody can tell two apart
             self._named.add(part[0])
         words = [*before, self.dim, *behind]
+        return f"({' '.join(words)})" if len(words) > 1 else words[0]
+
+    def _axis_of(self, part: Tuple[str, ...], dims: Sequence[str]) -> str:
+        """With both of two dims that are switched: at most one more beside them, of which nobody knows the extent."""
+        words: List[str] = []
+        for dim in part:
+            words += [dim] if dim in dims else ["_"] if words[-1:] != ["_"] else []
+            words += ["_"] if dim == self.dim and self._is_scaled else []
+        words = ["b" if words.count("_") == 1 and word == "_" and part[0] == "b" and part[1] in dims else word
+                 for word in words]
+        if words.count("_") > 1:
+            raise UnsupportedError(f"'{' '.join(part)}': nobody can tell its dims apart")
         return f"({' '.join(words)})" if len(words) > 1 else words[0]
 
 

@@ -7,15 +7,30 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tupl
 
 from ...errors import ArgumentError, UnsupportedError
 from ..attending import Attend
-from ..modules import Split
+from ..modules import Gather, Split
 from .plan import Plan
 
 if TYPE_CHECKING:
     from ...schedule import Schedule
     from .found import Draft, Steps
 
+_JOINT = "rows"  #: of an axis that several dims have together
+
 
 def attended_plans(draft: "Draft", schedule: "Schedule", size: int, method: str, saved: int) -> Iterator[Plan]:
+    """Those of rows that have an axis of their own between stages; then those that have one together."""
+    refused = None
+    try:
+        yield from _own_plans(draft, schedule, size, method, saved)
+    except UnsupportedError as error:
+        refused = error
+    joined = list(_joined_plans(draft, size, method, saved))
+    yield from joined
+    if refused is not None and not joined:
+        raise refused
+
+
+def _own_plans(draft: "Draft", schedule: "Schedule", size: int, method: str, saved: int) -> Iterator[Plan]:
     from .found import merged
     main, text, alike = _rows(draft)
     orders = [(main,)] if text is None else [(text, main), (main, text)]
@@ -31,7 +46,45 @@ def attended_plans(draft: "Draft", schedule: "Schedule", size: int, method: str,
                                          saved, alike)))
         steps.append(gather)
         yield Plan(merged([*draft.sizes(steps), *steps]),
-                   f"{draft.found.model}: rows of {' and '.join(over)} are cut, {why}")
+                   f"{draft.found.model}: rows of {' and '.join(over)} are cut, {why}", schedule=schedule)
+
+
+def _joined_plans(draft: "Draft", size: int, method: str, saved: int) -> Iterator[Plan]:
+    """Of stages whose rows are those of text and of a picture in one axis: the axis is one dim, cut before the first of
+    them. The stages before have the whole."""
+    from .found import merged
+    for text in dict.fromkeys(word for stage in draft.stages for word in _joint_axes(stage.out)):
+        active = [stage.name for stage in draft.stages if text in _joint_axes(stage.out)]
+        calls = [draft.flow.calls[at] for at in draft.calls if draft.flow.calls[at].module in active]
+        attentions = {name: _within(draft, name) for name in active}
+        sizes = {n for each in attentions.values() for attention in each for n in (attention.rows, attention.keys)}
+        if len(sizes) != 1 or not all(attentions.values()):
+            continue
+        heads = min(each.kv_heads for seen in attentions.values() for each in seen)
+        chosen = method if method != "auto" else "ulysses" if heads >= size else "gather-kv"
+        places = {call.module: draft.found[call.module] for call in calls}
+        steps: Any = [(call.module, Split(at.name, _one_dim(places[call.module].given[at.name], text), _JOINT))
+                      for call in calls for at in call.given
+                      if not any(draft.flow.calls[source].module in active for source in at.stages)
+                      and places[call.module].given.get(at.name, "").count(text) == 1]  # of two it is a mask's
+        steps += [(each.module, Attend(_JOINT, chosen, saved)) for seen in attentions.values() for each in seen]
+        last = places[calls[-1].module]
+        steps += [(last.name, Gather(f"output.{name}" if name else "output", _one_dim(of, text), _JOINT))
+                  for name, of in last.out.items() if text in of]
+        yield Plan(merged(steps), f"{draft.found.model}: rows of {text} are cut as one dim from "
+                                  f"'{calls[0].module}' on, {chosen} of {heads} heads")
+
+
+def _joint_axes(texts: Dict[str, str]) -> List[str]:
+    """Axes with rows of several dims one after another, tokens beside them or not."""
+    first = re.findall(r"\([^()]*\)|[^\s()]+", next(iter(texts.values()), ""))
+    return [word for word in first if len([part for part in word.strip("()").split(" + ") if not part.isdecimal()]) > 1]
+
+
+def _one_dim(text: str, joint: str) -> str:
+    """A tensor's text in which this axis is one dim."""
+    words = re.findall(r"\([^()]*\)|[^\s()]+", text)
+    return " ".join(_JOINT if word == joint else "b" if word == "b" else "_" for word in words)
 
 
 def _rows(draft: "Draft") -> Tuple[str, Optional[str], int]:
@@ -110,12 +163,15 @@ def _joined(draft: "Draft", at: Any, over: Tuple[str, ...]) -> Optional[str]:
     return " ".join("+".join(over) if axis == axes[0] else word for axis, word in enumerate(words))
 
 
-def _method(draft: "Draft", schedule: "Schedule", method: str, heads: int, size: int) -> Tuple[str, str]:
+def need_method(draft: "Draft", method: str) -> None:
     masked = any(each.is_masked for stage in draft.stages for each in _within(draft, stage.name))
+    if masked and method not in ("auto", "ulysses", "gather-kv"):
+        raise ArgumentError(f"method is '{method}', and {draft.found.model} attends with a mask that is not of keys "
+                            "alone: ulysses and gather-kv do")
+
+
+def _method(draft: "Draft", schedule: "Schedule", method: str, heads: int, size: int) -> Tuple[str, str]:
     if method != "auto":
-        if masked and method not in ("ulysses", "gather-kv"):
-            raise ArgumentError(f"method is '{method}', and {draft.found.model} attends with a mask: ulysses and "
-                                "gather-kv do")
         return method, f"{method}, as asked for"
     planned = {stage.method for stage in schedule.stages} - {"local"}
     if schedule.machine and len(planned) == 1:

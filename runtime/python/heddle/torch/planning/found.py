@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 import torch
 
 from ... import schedule as planner
-from ...errors import ArgumentError, UnsupportedError
+from ...errors import ArgumentError, Error, UnsupportedError
 from ...line import mesh_of
 from ...machine import MachineLike
 from ...schedule import Schedule
@@ -19,7 +19,8 @@ from ..modules import Gather, Sizes
 from ..proving import Proof, prove
 from ..ranks import Dims
 from .along import along_plans, is_near
-from .plan import Plan
+from .plan import Plan, lines_of
+from .scheduled import schedule_of
 
 _TRIES_MAX = 24
 Steps = List[Tuple[str, Any]]
@@ -46,7 +47,25 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
     plan = plan or (search.along(True) if schedule is None else None)
     if plan is None:
         raise search.refused()
+    if plan.schedule is None:
+        _told(plan, found, model, mesh, machine, sizes)
     return plan
+
+
+def _told(plan: Plan, found: Exploration, model: torch.nn.Module, mesh: str, machine: Optional[MachineLike],
+          sizes: str) -> None:
+    """What the planner says of steps that it has not decided, or why it says nothing."""
+    try:
+        schedule = schedule_of(found, model, plan, mesh, machine, sizes)
+    except Error as error:
+        plan.why += f"; the planner has no schedule of it: {error}"
+        return
+    whole = next((stage.name for stage in schedule.stages if "@" not in stage.layout), None)
+    if whole is None:
+        plan.schedule, plan.stages = schedule, lines_of(schedule)
+    else:
+        plan.why += (f"; the planner has no schedule of it: in '{whole}' it cuts {' or '.join(found.planned())}, and "
+                     "no part of them")
 
 
 class _Search:
@@ -59,11 +78,14 @@ class _Search:
         self.why = ""
 
     def refused(self) -> UnsupportedError:
-        tried = self._tried
-        if not tried:
-            return UnsupportedError(self.why or f"{self._found.model} on {self._mesh}: no plan is known for it")
-        return UnsupportedError(f"{self._found.model} on {self._mesh}: the best of {len(tried)} plans does not hold on "
-                                f"{tried[0][1]}")
+        tried, found = self._tried, self._found
+        if tried:
+            return UnsupportedError(f"{found.model} on {self._mesh}: the best of {len(tried)} plans does not hold on "
+                                    f"{tried[0][1]}")
+        stages = ", ".join(f"'{stage.name}' mixes {' '.join(stage.mixed)}" for stage in found.stages()[:4])
+        where = stages or "no module is a stage"
+        return UnsupportedError(self.why or f"{found.model} on {self._mesh}: no plan is known where {where}: wanted a "
+                                            "module behind the last stage, or its result, with rows of one dim alone")
 
     def along(self, within: bool) -> Optional[Plan]:
         found, model = self._found, self._model
@@ -79,14 +101,16 @@ class _Search:
 
     def drafted(self, schedule: Optional[Schedule], machine: Optional[MachineLike], sizes: str) -> Optional[Plan]:
         """By the planner's schedule."""
+        from .attended import need_method  # which builds on this
         draft = Draft(self._found, self._model)
+        need_method(draft, self._method)
         if schedule is None:
             schedule = draft.scheduled(self._mesh, machine, sizes, self._method)
         plans = draft.plans(schedule, self._size, self._method, self._saved)
         for plan in itertools.islice(plans, _TRIES_MAX):
             proof = _proved(self._model, plan, self._found, min(self._size, 3))
             if proof:
-                plan.proof, plan.schedule = proof, schedule
+                plan.proof = proof
                 return plan
             self._tried.append((plan, proof))
         return None

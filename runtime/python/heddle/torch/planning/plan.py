@@ -17,7 +17,7 @@ class Plan:
     steps     as `parallelize` takes them, pairs in their order
     why       a sentence
     stages    a line for every stage: what it has of the activation
-    schedule  the planner's, from which it was made
+    schedule  the planner's, from which it was made; or the one it comes to, where it was made without
     proof     of the extents that the model was explored with
     """
 
@@ -38,3 +38,17 @@ class Plan:
             steps = steps if isinstance(steps, (list, tuple)) else (steps,)
             lines.append(f"    {pattern!r}: {', '.join(map(str, steps))},")
         return "\n".join([*lines, "}", *([str(self.proof)] if self.proof else [])])
+
+
+def lines_of(schedule: Schedule) -> List[str]:
+    """A line for every stage, and one for the end."""
+    lines = []
+    for stage, edge in zip(schedule.stages, schedule.edges):
+        time = f", {stage.predicted_s + edge.predicted_s:.3g} s" if schedule.predicted_s else ""
+        way = f" by {stage.method}" if stage.method != "local" else ""
+        lines.append(f"  {stage.name}: {edge.kind} to {stage.layout}, {edge.bytes_total} bytes{way}"
+                     f"{f', {stage.forward_bytes_total} bytes' if way else ''}{time}")
+    if schedule.edges:
+        end = schedule.edges[-1]
+        lines.append(f"  end: {end.kind}, {end.bytes_total} bytes; {schedule.shape} on {schedule.mesh}")
+    return lines

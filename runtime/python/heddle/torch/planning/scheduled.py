@@ -18,6 +18,9 @@ from ..linting.watched import Watched, watched
 from ..modules import pairs_of
 
 
+_SEEN_MAX = 3  #: ranks, which are enough to see what stages have
+
+
 def plan_by(model: torch.nn.Module, schedule: Schedule, mesh: str) -> Any:
     """Steps for a schedule of a model that was explored."""
     found = explored(model)
@@ -34,9 +37,9 @@ def schedule_of(found: Exploration, model: torch.nn.Module, plan: Any, mesh: str
     grid = mesh_of(mesh)
     if grid.naxes != 1:
         raise ArgumentError(f"the mesh is {mesh}, wanted one axis: [sp=4]")
-    axis, size = grid.axis[0].name.decode(), max(grid.axis[0].size, 2)
+    axis, size = grid.axis[0].name.decode(), grid.axis[0].size
     steps, (args, kwargs) = getattr(plan, "steps", plan), found.given
-    every = watched(model, steps, args, kwargs, size)
+    every = watched(model, steps, args, kwargs, min(max(size, 2), _SEEN_MAX))
     error = next((each.error for each in every if each.error is not None
                   and not isinstance(each.error, MismatchError)), every[0].error)
     if error is not None:

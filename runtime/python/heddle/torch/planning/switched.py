@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tupl
 from ...errors import UnsupportedError
 from ..exploring.flow import Call
 from ..modules import Gather, Split, Switch
-from .plan import Plan
+from .plan import Plan, lines_of
 
 if TYPE_CHECKING:
     from ...schedule import Schedule
@@ -34,7 +34,7 @@ def switched_plans(draft: "Draft", schedule: "Schedule") -> Iterator[Plan]:
                 continue
             steps += [gather] if gather else []
             yield Plan(merged([*draft.sizes(steps), *steps]), f"{draft.found.model}: {_sentence(draft, layouts)}",
-                       _lines(draft, schedule))
+                       lines_of(schedule), schedule)
 
 
 def _list_of(name: str) -> str:
@@ -46,19 +46,6 @@ def _sentence(draft: "Draft", layouts: Layouts) -> str:
     for stage in draft.stages:
         kinds.setdefault(layouts[stage.name] or "nothing", []).append(_list_of(stage.name))
     return "; ".join(f"{dim} is cut in {', '.join(dict.fromkeys(names))}" for dim, names in kinds.items())
-
-
-def _lines(draft: "Draft", schedule: "Schedule") -> List[str]:
-    lines = []
-    for stage, edge in zip(schedule.stages, schedule.edges):
-        time = f", {stage.predicted_s + edge.predicted_s:.3g} s" if schedule.predicted_s else ""
-        way = f" by {stage.method}" if stage.method != "local" else ""
-        lines.append(f"  {stage.name}: {edge.kind} to {stage.layout}, {edge.bytes_total} bytes{way}"
-                     f"{f', {stage.forward_bytes_total} bytes' if way else ''}{time}")
-    if schedule.edges:
-        end = schedule.edges[-1]
-        lines.append(f"  end: {end.kind}, {end.bytes_total} bytes; {schedule.shape} on {schedule.mesh}")
-    return lines
 
 
 class _Steps:

@@ -1,0 +1,39 @@
+"""Models of transformers, unmodified: found without hints, planned, and proved on several ranks."""
+import os
+
+os.environ.update(HF_HUB_OFFLINE="1")
+import pytest
+import torch
+from transformers import (TimesformerConfig, TimesformerModel, VideoMAEConfig, VideoMAEModel, VivitConfig, VivitModel)
+
+import heddle.torch as ht
+
+torch.set_num_threads(1)
+SMALL = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=20)
+
+
+def timesformer():
+    """Attention in plain products, along frames and then over places and a token of a class."""
+    return TimesformerModel(TimesformerConfig(patch_size=4, num_frames=7, **SMALL)), dict(
+        pixel_values=torch.randn(1, 7, 3, 12, 20))
+
+
+def vivit():
+    return VivitModel(VivitConfig(tubelet_size=[2, 4, 4], num_frames=6, **SMALL)), dict(
+        pixel_values=torch.randn(1, 6, 3, 20, 20))
+
+
+def videomae():
+    return VideoMAEModel(VideoMAEConfig(patch_size=4, num_frames=6, **SMALL)), dict(
+        pixel_values=torch.randn(1, 6, 3, 20, 20))
+
+
+@pytest.mark.parametrize("made,words", (
+    (timesformer, "h is cut all the way; 4 by Switch"), (vivit, "rows of s are cut"), (videomae, "rows of s are cut")))
+def test_found_planned_and_proved(made, words):
+    torch.manual_seed(0)
+    model, given = made()
+    plan = ht.explore(model, **given).plan(model, "[sp=3]")
+    assert words in plan.why, str(plan)
+    proof = ht.prove(model, plan, ranks=4, **given)
+    assert proof and proof.bytes_total > 0, str(proof)
