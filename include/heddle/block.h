@@ -105,7 +105,9 @@ HEDDLE_CHECKED heddle_status heddle_block_lend_param(heddle_block *block, int in
  * HEDDLE_ERR_ARG: NULL. */
 HEDDLE_CHECKED heddle_status heddle_block_seed(heddle_block *block, uint64_t seed);
 /* Weights are ready: convert and pack them, and check the kernels' row independence. Must be called after parameters
- * were written, as often as that happens. HEDDLE_ERR_ARG: NULL. HEDDLE_ERR_NOMEM. */
+ * were written, as often as that happens. Of a device, the first time chooses how products of the stage and of its
+ * backward are carried out, by trials that wait for the device (docs/gpu.md): before other ranks of a process that
+ * share it enqueue what waits for this one. HEDDLE_ERR_ARG: NULL. HEDDLE_ERR_NOMEM. */
 HEDDLE_CHECKED heddle_status heddle_block_commit(heddle_block *block);
 
 /* Conditioning shared by all rows of a sample; f32, row-major, borrowed during the call. Of a block on a device vector
@@ -125,10 +127,9 @@ HEDDLE_CHECKED heddle_status heddle_block_reserve(heddle_block *block, const hed
 
 /* Of blocks on devices, collective over comm: do ranks carry out their linear layers by the same algorithms? A rank
  * chooses by its own library and trials (docs/gpu.md), and a row would have other bits on another rank. Where two
- * differ all take heddle's own kernels, for this block and those that share its workspace. After heddle_block_reserve
- * on every rank, before the first call; heddle_executor_create does it. Ranks that have reserved nothing, for empty
- * boxes say, agree with all. In host memory nothing is done. HEDDLE_ERR_ARG: NULL. Errors of waiting (heddle/comm.h).
- */
+ * differ all take heddle's own kernels, for this block and those that share its workspace. After heddle_block_commit on
+ * every rank, before the first call; heddle_executor_create does it. In host memory nothing is done. HEDDLE_ERR_ARG:
+ * NULL. Errors of waiting (heddle/comm.h). */
 HEDDLE_CHECKED heddle_status heddle_block_agree(heddle_block *block, heddle_comm *comm);
 
 /* In place on x, of which this rank holds `box`: its elements lie dense at x->data, in the shape's order, where the

@@ -157,12 +157,15 @@ void hd_linear_norm_back(const heddle_block *block, float *d_raw, const float *d
 /* Blocks on a device (device/life.c). What hd_on_make has made is block->on, also where it failed. */
 heddle_status hd_on_make(heddle_block *block);
 void hd_on_free(struct hd_block_on *on); /* NULL is legal */
-heddle_status hd_on_commit(const heddle_block *block);
+heddle_status hd_on_commit(heddle_block *block);
 heddle_status hd_on_agree(const heddle_block *block, heddle_comm *comm);
 heddle_status hd_on_lend(const heddle_block *block, int param, const void *data, heddle_dtype dtype);
 /* device/stages.c: heddle_block_forward behind its checks. */
 heddle_status hd_on_forward(heddle_block *block, const hd_block_view *view, heddle_stream stream);
 heddle_status hd_on_reserve_block(heddle_block *block, const hd_block_view *view);
+/* How products of the stage and its backward are carried out. A library's trials allocate, free and wait for the
+ * device: not in a call, where its kernels may wait for other ranks', and those for this one. */
+heddle_status hd_on_choose_products(heddle_block *block);
 int64_t hd_on_bytes(const struct hd_block_on *on); /* of heddle_block_workspace_bytes; NULL: 0 */
 
 static inline size_t hd_block_elem_bytes(const heddle_block *block)

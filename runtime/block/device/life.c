@@ -143,6 +143,7 @@ float *hd_on_gradient(const struct hd_block_on *on, int param)
 
 heddle_status hd_on_share(heddle_block *block, heddle_block *with)
 {
+    heddle_status st = HEDDLE_OK;
     hd_on_room *mine = block->on->room, *room = with->on->room;
     if (mine->device != room->device) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_block_share_workspace: one block is on device %s, the other on %s",
@@ -152,6 +153,7 @@ heddle_status hd_on_share(heddle_block *block, heddle_block *with)
         room->owners++;
         block->on->room = room;
         hd_on_room_leave(mine);
+        st = block->committed ? hd_on_choose_products(block) : HEDDLE_OK;
     }
-    return HEDDLE_OK;
+    return st;
 }

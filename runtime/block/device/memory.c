@@ -137,7 +137,7 @@ heddle_status hd_on_room_reserve(hd_on_room *room, size_t bytes, heddle_stream s
 
 enum { MOST_PRODUCTS = 64 /* that blocks which share a workspace have: three kinds of stages have not half as many */ };
 
-/* Ranks may have taken others: those of stages whose box is empty are missing. */
+/* Of those that both have taken. */
 static int differ(const hd_product_way *a, const hd_product_way *b)
 {
     for (int i = 0; i < MOST_PRODUCTS && a[i].form != 0; i++) {

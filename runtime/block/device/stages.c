@@ -73,7 +73,23 @@ out:
     return st;
 }
 
-/* --- memory before the calls -------------------------------------------------------------------------------------- */
+/* --- before the calls --------------------------------------------------------------------------------------------- */
+
+/* Those that a call of one row would ask for. */
+heddle_status hd_on_choose_products(heddle_block *block)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_block_view row = {.outer = 1, .t = 1, .inner = 1, .sample_rows = 1, .samples = 1};
+    const hd_on_parts whole = {HD_ON_WHOLE, 0};
+    hd_on_call call = hd_on_call_of(block, &row, NULL, HEDDLE_NO_STREAM);
+    size_t bytes = 0;
+    HD_TRY(hd_on_part_bytes(&bytes, &call, forward_of[block->options.kind], &whole));
+    call.keeps = 1;
+    call.kept = (hd_kept){HD_ON_NOWHERE, HD_ON_NOWHERE, HD_ON_NOWHERE, HD_ON_NOWHERE, HD_ON_NOWHERE, 0};
+    st = hd_on_part_bytes(&bytes, &call, back_of[block->options.kind], &whole);
+out:
+    return st;
+}
 
 heddle_status hd_on_reserve_block(heddle_block *block, const hd_block_view *view)
 {

@@ -124,7 +124,7 @@ out:
     return st;
 }
 
-heddle_status hd_on_commit(const heddle_block *block)
+heddle_status hd_on_commit(heddle_block *block)
 {
     heddle_status st = HEDDLE_OK;
     const struct hd_block_on *on = block->on;
@@ -136,6 +136,7 @@ heddle_status hd_on_commit(const heddle_block *block)
             HD_TRY(on->lent[i].data != NULL ? convert(block, i) : upload(block, i));
         }
     }
+    st = hd_on_choose_products(block);
 out:
     return st;
 }
