@@ -1,31 +1,19 @@
 #!/usr/bin/env bash
-# What a GPU runs (SASS of sm_90, as it lies in the build) of the kernels that move, add, attend, multiply and work on
-# rows: bytes go 16 at a time, matrices of 16 bits through tensor units from copies that go on beside, nothing is kept in local memory, nothing divides 64 bits or calls for that, and no loop over peers has
-# a fence in it. golden/cuda_orders says the same of PTX, from which the assembler may make something else. The
-# disassembler is the toolkit's, or comes from the package index into a folder of the build.
+# What a GPU runs (SASS of sm_90, as it lies in the build) of every kernel: bytes go 16 at a time, matrices of 16 bits
+# through tensor units from copies that go on beside, nothing is kept in local memory, nothing divides 64 bits, only ranks
+# that meet use atomics, and no loop over peers has a fence in it. golden/cuda_orders says the same of PTX, from which the
+# assembler may make something else. The disassembler is the toolkit's, or of the package index.
 set -u
 cd "${HEDDLE_SOURCE:?}"
 . tests/support/skip.sh
 . tests/support/work.sh
 ! is_sanitized || skip_test sanitizer "what nvcc makes of the kernels is the same in every build"
-objects=${HEDDLE_BUILD:?}/kernels/cuda/CMakeFiles/heddle_cuda_kernels.dir
-[ -f "$objects/move.cu.o" ] || skip_test nvcc "the kernels were not compiled by nvcc"
-
-# --- the disassembler, and what it needs beside it
-found() { [ -x "$1/cuobjdump" ] && [ -x "$1/nvdisasm" ]; }
-tools=$(dirname "$(command -v cuobjdump || echo /usr/local/cuda/bin/cuobjdump)")
-if ! found "$tools"; then
-    own=$HEDDLE_BUILD/sass-tools
-    if [ ! -d "$own" ]; then
-        rm -rf "$own.new"
-        python3 -m venv "$own.new" && "$own.new/bin/pip" install -q nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm && mv "$own.new" "$own"
-    fi >"$work/pip.log" 2>&1
-    tools=$(dirname "$(find "$own" -name nvdisasm -type f 2>/dev/null | head -1)")
-    found "$tools" || skip_test nvdisasm "no cuobjdump and nvdisasm here, nor from the package index"
-fi
+. tests/support/sass_tools.sh
+[ -f "$built_kernels/move.cu.o" ] || skip_test nvcc "the kernels were not compiled by nvcc"
+sass_tools || skip_test nvdisasm "no cuobjdump and nvdisasm here, nor from the package index"
 
 # --- per kernel: instruction and how many; and the loops that have no loop in them
-sass() { PATH=$tools:$PATH cuobjdump -sass -arch sm_90 "$objects/$1.cu.o" >"$work/$1.sass"; }
+sass() { cuobjdump -sass -arch sm_90 "$built_kernels/$1.cu.o" >"$work/$1.sass"; }
 listed() { # kernel, address, instruction with its modifiers, where a jump goes to
     awk '/Function :/ { match($NF, /_Z[0-9]+/); kernel = substr($NF, RSTART + RLENGTH, substr($NF, RSTART + 2, RLENGTH - 2)) }
         match($0, /^ *\/\*[0-9a-f]+\*\/ /) {
@@ -33,18 +21,23 @@ listed() { # kernel, address, instruction with its modifiers, where a jump goes 
             if (op ~ /^BRA/) { for (i = 3; i <= NF && to == "-"; i++) if ($i ~ /^0x[0-9a-f]+$/) to = substr($i, 3) }
             print kernel, at, op, to }' "$work/$1.sass"
 }
-sources="move sum attention attention_back attention_keys attention_f32 attention_f32_back rows rows_back products products_f32"
+sources=$(basename -s .cu kernels/cuda/*.cu | tr '\n' ' ')
 for source in $sources; do sass $source; done
 for source in $sources; do
     listed $source >"$work/$source"
     [ -s "$work/$source" ] || skip_test nvcc "$source.cu was not compiled for sm_90"
     ! grep -E ' (LDL|STL)' "$work/$source" | head -3 | grep . || fail "$source.cu keeps something in local memory"
-    case $source in *_f32 | products) continue ;; esac
+    ! grep -E ' I2F[.][US]64' "$work/$source" | head -3 | grep . || fail "$source.cu divides 64 bits"
+    case $source in move) ;; *) ! grep -E ' (ATOM|RED)' "$work/$source" | head -3 | grep . || fail "$source.cu has atomics" ;; esac
+    case $source in *_f32 | *_f32_back | linear_states | products) continue ;; esac
     for access in LDG STG; do
         grep -qE " $access[A-Z.]*\.128" "$work/$source" || fail "$source.cu has no $access of 16 bytes"
     done
 done
-count() { awk -v kernel="$2" -v op="$3" '$1 == kernel && $3 ~ op { n++ } END { print n + 0 }' "$work/$1"; }
+for source in $sources; do
+    awk '{ n[$1 " " $3]++ } END { for (what in n) print what, n[what] }' "$work/$source" >"$work/$source.counts"
+done
+count() { awk -v kernel="$2" -v op="$3" '$1 == kernel && $2 ~ op { n += $3 } END { print n + 0 }' "$work/$1.counts"; }
 # Kernels of 16 bits multiply on tensor units what was copied into the block's memory 16 bytes at a time; delta and
 # add_chunks only add.
 for source in attention attention_back attention_keys products; do
@@ -63,7 +56,7 @@ for source in attention_f32 attention_f32_back; do
     done
 done
 for source in move sum; do
-    ! grep -E ' (CALL|MUFU|I2F\.[US]64)' "$work/$source" | head -3 | grep . || fail "$source.cu divides, or calls something that does"
+    ! grep -E ' (CALL|MUFU)' "$work/$source" | head -3 | grep . || fail "$source.cu divides, or calls something that does"
 done
 for kernel in push_few push_any pull_few pull_any clear_any; do
     [ "$(count move $kernel '^STG.*[.]128')" = 8 ] || fail "$kernel does not store 8 times 16 bytes"
