@@ -224,6 +224,11 @@ uint64_t hd_sim_time_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+static size_t aligned(size_t bytes)
+{
+    return (bytes + 15) / 16 * 16;
+}
+
 void *hd_sim_shared(const char *file, int line, uint64_t bytes)
 {
     engine *e = my();
@@ -240,7 +245,7 @@ void *hd_sim_shared(const char *file, int line, uint64_t bytes)
     e->piece[e->npieces].file = file;
     e->piece[e->npieces].line = line;
     e->piece[e->npieces++].at = at;
-    e->shared_used += (bytes + 15) / 16 * 16;
+    e->shared_used += aligned(bytes);
     return at;
 }
 
@@ -353,7 +358,7 @@ static void run_block(engine *e, const hd_sim_op *op, unsigned block, int is_rev
     while (turn(e, threads, is_reversed) > 0) {
     }
     free(barrier);
-    e->shared_used += op->u.kernel.shared_bytes > 0 ? SHARED_BYTES + op->u.kernel.shared_bytes : 0;
+    e->shared_used += op->u.kernel.shared_bytes > 0 ? SHARED_BYTES + aligned(op->u.kernel.shared_bytes) : 0;
 }
 
 void hd_sim_run_kernel(hd_sim_op *op)
