@@ -1,69 +1,69 @@
 /* The tables, one per instruction set, and the one that is used. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/fill.h"
+#include "kernels/cpu/slots.h"
 #include "runtime/base/base.h"
 
 #include <pthread.h>
+#include <stddef.h>
 #include <string.h>
 
 static hd_kernels table[HD_ISAS];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void fill_reference(hd_kernels *of)
-{
-    hd_copy_fill(of);
-    hd_sum_fill(of);
-    hd_attn_fill(of);
-    hd_attn_fill_f64(of);
-    hd_linear_fill(of);
-    hd_linear_fill_f64(of);
-    hd_block_fill(of);
-    hd_block_back_fill(of);
-    hd_head_norm_fill(of);
-    hd_pack_fill(of);
-    hd_adamw_fill(of);
-    hd_squares_fill(of);
-}
-
+static const hd_kernels *const reference[] = {&hd_copy_slots,
+                                              &hd_sum_slots,
+                                              &hd_attn_slots,
+                                              &hd_linear_slots,
+                                              &hd_block_slots,
+                                              &hd_block_back_slots,
+                                              &hd_head_norm_slots,
+                                              &hd_pack_slots,
+                                              &hd_adamw_slots,
+                                              &hd_squares_slots,
+                                              NULL};
 #if defined(__x86_64__)
-static void fill_avx2(hd_kernels *of)
-{
-    hd_copy_fill_avx2(of);
-    hd_sum_fill_avx2(of);
-    hd_attn_fill_avx2(of);
-    hd_head_fill_avx2(of);
-    hd_linear_fill_avx2(of);
-    hd_block_fill_avx2(of);
-    hd_block_back_fill_avx2(of);
-}
-
-static void fill_avx512(hd_kernels *of)
-{
-    hd_copy_fill_avx512(of);
-    hd_sum_fill_avx512(of);
-    hd_attn_fill_avx512(of);
-    hd_head_fill_avx512(of);
-    hd_linear_fill_avx512(of);
-    hd_block_fill_avx512(of);
-    hd_block_back_fill_avx512(of);
-}
+static const hd_kernels *const avx2[] = {
+    &hd_copy_slots_avx2,   &hd_sum_slots_avx2,   &hd_attn_slots_avx2,       &hd_head_slots_avx2,
+    &hd_linear_slots_avx2, &hd_block_slots_avx2, &hd_block_back_slots_avx2, NULL};
+static const hd_kernels *const avx512[] = {
+    &hd_copy_slots_avx512,   &hd_sum_slots_avx512,   &hd_attn_slots_avx512,       &hd_head_slots_avx512,
+    &hd_linear_slots_avx512, &hd_block_slots_avx512, &hd_block_back_slots_avx512, NULL};
+#else
+static const hd_kernels *const avx2[] = {NULL}, *const avx512[] = {NULL};
 #endif
 
-/* The compiler may use an instruction set anywhere in its files, so even what fills in their slots runs only on CPUs
- * that have it. */
+/* What a file has, over what is there; its copies, behind those that are there. Data and no function of the file: the
+ * compiler may use an instruction set anywhere in its files, and not every CPU has it. */
+static void put(hd_kernels *of, const hd_kernels *slots)
+{
+    for (int i = 0; slots->copy[i].name != NULL; i++) {
+        of->copy[of->copies++] = slots->copy[i];
+    }
+    for (size_t at = offsetof(hd_kernels, clear); at < sizeof *of; at += sizeof(void *)) {
+        void *slot;
+        memcpy(&slot, (const char *)slots + at, sizeof slot);
+        if (slot != NULL) {
+            memcpy((char *)of + at, &slot, sizeof slot);
+        }
+    }
+}
+
+static void put_all(hd_kernels *of, const hd_kernels *const *slots)
+{
+    for (; *slots != NULL; slots++) {
+        put(of, *slots);
+    }
+}
+
 static void fill_all(void)
 {
+    static const hd_kernels *const *const of_isa[HD_ISAS] = {
+        [HD_ISA_GENERIC] = reference, [HD_ISA_AVX2] = avx2, [HD_ISA_AVX512] = avx512};
     for (int isa = 0; isa <= hd_cpu_widest(); isa++) {
         table[isa].name = hd_isa_name[isa];
-        fill_reference(&table[isa]);
-#if defined(__x86_64__)
-        if (isa >= HD_ISA_AVX2) {
-            fill_avx2(&table[isa]);
+        for (int narrower = 0; narrower <= isa; narrower++) {
+            put_all(&table[isa], of_isa[narrower]);
         }
-        if (isa >= HD_ISA_AVX512) {
-            fill_avx512(&table[isa]);
-        }
-#endif
     }
 }
 

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/vec_avx2.h"
 
-#define ATTN_FILL hd_attn_fill_avx2
+#define ATTN_SLOTS hd_attn_slots_avx2
 #define ATTN_NAME "avx2"
 
 #include "kernels/cpu/attention/variant.h"

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/vec_avx512.h"
 
-#define ATTN_FILL hd_attn_fill_avx512
+#define ATTN_SLOTS hd_attn_slots_avx512
 #define ATTN_NAME "avx512"
 
 #include "kernels/cpu/attention/variant.h"

@@ -6,7 +6,7 @@
 #include "kernels/cpu/attention/flash.h"
 #include "kernels/cpu/attention/internal.h"
 #include "kernels/cpu/block/row.h"
-#include "kernels/cpu/fill.h"
+#include "kernels/cpu/slots.h"
 
 #include <float.h>
 

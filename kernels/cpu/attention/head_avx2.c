@@ -8,10 +8,9 @@
 
 #include "kernels/cpu/attention/head.h"
 
-void hd_head_fill_avx2(hd_kernels *table)
-{
-    table->attention = attention;
-    table->attention_scratch_bytes = attention_scratch_bytes;
-}
+const hd_kernels hd_head_slots_avx2 = {
+    .attention = attention,
+    .attention_scratch_bytes = attention_scratch_bytes,
+};
 
 #endif

@@ -1,5 +1,5 @@
 /* Between strided arrays and dense ones. */
-#include "kernels/cpu/fill.h"
+#include "kernels/cpu/slots.h"
 #include "kernels/small_float.h"
 
 #include <string.h>
@@ -90,8 +90,7 @@ static void unpack(const hd_strided *dst, heddle_dtype dtype, const void *const 
     }
 }
 
-void hd_pack_fill(hd_kernels *table)
-{
-    table->pack = pack;
-    table->unpack = unpack;
-}
+const hd_kernels hd_pack_slots = {
+    .pack = pack,
+    .unpack = unpack,
+};

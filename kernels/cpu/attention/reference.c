@@ -1,5 +1,5 @@
 #include "kernels/cpu/attention/internal.h"
-#include "kernels/cpu/fill.h"
+#include "kernels/cpu/slots.h"
 
 #include <float.h>
 #include <math.h>
@@ -15,7 +15,7 @@
 #include "kernels/cpu/attention/scalar_rows.h"
 
 #define ATTN_BEST ATTN
-#define ATTN_FILL hd_attn_fill
+#define ATTN_SLOTS hd_attn_slots
 #define ATTN_SLOT attn_f32
 #define ATTN_NAME "generic"
 

@@ -1,6 +1,6 @@
-/* The attention kernels for one vector width: after vec_*.h; ATTN_FILL and ATTN_NAME are defined before. */
+/* The attention kernels for one vector width: after vec_*.h; ATTN_SLOTS and ATTN_NAME are defined before. */
 #include "kernels/cpu/attention/internal.h"
-#include "kernels/cpu/fill.h"
+#include "kernels/cpu/slots.h"
 #include "kernels/cpu/vec_math.h"
 
 #include <float.h>

@@ -1,5 +1,5 @@
 /* What optimisers do with every element. */
-#include "kernels/cpu/fill.h"
+#include "kernels/cpu/slots.h"
 
 #include <math.h>
 
@@ -21,8 +21,7 @@ static void divide(float *dst, const float *src, float divisor, int64_t elems)
     }
 }
 
-void hd_adamw_fill(hd_kernels *table)
-{
-    table->adamw = adamw;
-    table->divide = divide;
-}
+const hd_kernels hd_adamw_slots = {
+    .adamw = adamw,
+    .divide = divide,
+};

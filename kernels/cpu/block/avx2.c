@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/vec_avx2.h"
 
-#define BLOCK_FILL hd_block_fill_avx2
+#define BLOCK_SLOTS hd_block_slots_avx2
 
 #include "kernels/cpu/block/body.h"
 

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/vec_avx512.h"
 
-#define BLOCK_FILL hd_block_fill_avx512
+#define BLOCK_SLOTS hd_block_slots_avx512
 
 #include "kernels/cpu/block/body.h"
 

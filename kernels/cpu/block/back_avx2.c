@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/vec_avx2.h"
 
-#define BLOCK_BACK_FILL hd_block_back_fill_avx2
+#define BLOCK_BACK_SLOTS hd_block_back_slots_avx2
 
 #include "kernels/cpu/block/back_body.h"
 

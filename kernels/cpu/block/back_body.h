@@ -172,7 +172,4 @@ static float add_scaled(float *dst, const float *src, const float *other, int64_
     return vec_sum(sum);
 }
 
-void BLOCK_BACK_FILL(hd_kernels *table)
-{
-    HD_BLOCK_BACK_SLOTS(HD_BLOCK_PUT)
-}
+const hd_kernels BLOCK_BACK_SLOTS = {HD_BLOCK_BACK_SLOTS(HD_BLOCK_PUT)};

@@ -137,8 +137,6 @@ static float add_scaled(float *dst, const float *src, const float *other, int64_
     return (float)sum;
 }
 
-void hd_block_back_fill(hd_kernels *table)
-{
-    HD_BLOCK_BACK_SLOTS(HD_BLOCK_PUT)
-    table->add_columns_bf16 = add_columns_bf16;
-}
+const hd_kernels hd_block_back_slots = {
+    HD_BLOCK_BACK_SLOTS(HD_BLOCK_PUT).add_columns_bf16 = add_columns_bf16,
+};

@@ -125,7 +125,4 @@ static void convert(void *dst, heddle_dtype dst_dtype, const void *src, heddle_d
     }
 }
 
-void BLOCK_FILL(hd_kernels *table)
-{
-    HD_BLOCK_SLOTS(HD_BLOCK_PUT)
-}
+const hd_kernels BLOCK_SLOTS = {HD_BLOCK_SLOTS(HD_BLOCK_PUT)};

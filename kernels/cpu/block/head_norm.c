@@ -43,8 +43,7 @@ static void head_norm_back(float *dx, const float *dy, const void *y, heddle_dty
     }
 }
 
-void hd_head_norm_fill(hd_kernels *table)
-{
-    table->head_norm = head_norm;
-    table->head_norm_back = head_norm_back;
-}
+const hd_kernels hd_head_norm_slots = {
+    .head_norm = head_norm,
+    .head_norm_back = head_norm_back,
+};

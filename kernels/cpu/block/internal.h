@@ -3,13 +3,13 @@
 #define HD_BLOCK_CPU_H
 
 #include "kernels/block_numbers.h"
-#include "kernels/cpu/fill.h"
+#include "kernels/cpu/slots.h"
 #include "kernels/small_float.h"
 
 /* What the variants do: each defines a function of a slot's name, and fills the table with it. */
 #define HD_BLOCK_SLOTS(X) X(norm_modulate) X(gate_residual) X(gelu) X(norm_rotate) X(convert)
 #define HD_BLOCK_BACK_SLOTS(X) X(scale_rows) X(norm_back) X(gelu_back) X(norm_rotate_back) X(add_columns) X(add_scaled)
-#define HD_BLOCK_PUT(slot) table->slot = slot;
+#define HD_BLOCK_PUT(slot) .slot = slot,
 
 /* Element i of f32 or bf16. */
 static inline float hd_block_load(const void *x, heddle_dtype dtype, int64_t i)

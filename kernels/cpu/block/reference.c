@@ -139,9 +139,7 @@ static void attention(const hd_attention_head *head, void *scratch)
     }
 }
 
-void hd_block_fill(hd_kernels *table)
-{
-    HD_BLOCK_SLOTS(HD_BLOCK_PUT)
-    table->attention = attention;
-    table->attention_scratch_bytes = attention_scratch_bytes;
-}
+const hd_kernels hd_block_slots = {
+    HD_BLOCK_SLOTS(HD_BLOCK_PUT).attention = attention,
+    .attention_scratch_bytes = attention_scratch_bytes,
+};

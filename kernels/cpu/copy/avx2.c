@@ -1,6 +1,6 @@
 /* Copy kernels with 32-byte vectors. */
 #include "kernels/cpu/copy/walk.h"
-#include "kernels/cpu/fill.h"
+#include "kernels/cpu/slots.h"
 
 #if HD_X86
 
@@ -94,15 +94,20 @@ HD_INLINE void stream_append(stream *s, char *dst, const char *src, int64_t byte
 
 #include "kernels/cpu/copy/merge.h"
 
-void hd_copy_fill_avx2(hd_kernels *table)
-{
-    static const hd_copy_kernel family[] = {
-        {"avx2", copy_plain, 1},       {"avx2_pf", copy_plain_pf, 1}, {"avx2_nt", copy_nt, 1},
-        {"avx2_nt_pf", copy_nt_pf, 1}, {"avx2_nt8", copy_nt8, 32768}, {"avx2_nt8_pf", copy_nt8_pf, 32768},
-        {"avx2_nt2", copy_nt2, 8192},  {"avx2_merge", copy_merge, 1}, {"avx2_merge_pf", copy_merge_pf, 1},
-    };
-    hd_copy_add(table, family, (int)(sizeof family / sizeof family[0]));
-}
+const hd_kernels hd_copy_slots_avx2 = {
+    .copy =
+        {
+            {"avx2", copy_plain, 1},
+            {"avx2_pf", copy_plain_pf, 1},
+            {"avx2_nt", copy_nt, 1},
+            {"avx2_nt_pf", copy_nt_pf, 1},
+            {"avx2_nt8", copy_nt8, 32768},
+            {"avx2_nt8_pf", copy_nt8_pf, 32768},
+            {"avx2_nt2", copy_nt2, 8192},
+            {"avx2_merge", copy_merge, 1},
+            {"avx2_merge_pf", copy_merge_pf, 1},
+        },
+};
 
 #else
 typedef int hd_no_avx2;

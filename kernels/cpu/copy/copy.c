@@ -4,12 +4,6 @@
 
 #include <string.h>
 
-void hd_copy_add(hd_kernels *table, const hd_copy_kernel *family, int count)
-{
-    memcpy(table->copy + table->copies, family, (size_t)count * sizeof *family);
-    table->copies += count;
-}
-
 const hd_copy_kernel *hd_copy_kernels(int *count)
 {
     /* Misspelt: whoever made a plan was told; what copies without one gets on with the plainest. */

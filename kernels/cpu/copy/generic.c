@@ -1,6 +1,6 @@
 /* Copy kernels for every CPU: the judge, and the string move of x86. */
 #include "kernels/cpu/copy/walk.h"
-#include "kernels/cpu/fill.h"
+#include "kernels/cpu/slots.h"
 
 #include <string.h>
 
@@ -49,14 +49,13 @@ static void clear(void *dst, int64_t run_bytes, int nloops, const int64_t *count
     }
 }
 
-void hd_copy_fill(hd_kernels *table)
-{
-    table->clear = clear;
-    static const hd_copy_kernel family[] = {
-        {"memcpy", copy_memcpy, 1},
+const hd_kernels hd_copy_slots = {
+    .copy =
+        {
+            {"memcpy", copy_memcpy, 1},
 #if HD_X86
-        {"movsb", copy_movsb, 1},
+            {"movsb", copy_movsb, 1},
 #endif
-    };
-    hd_copy_add(table, family, (int)(sizeof family / sizeof family[0]));
-}
+        },
+    .clear = clear,
+};

@@ -13,9 +13,6 @@
 
 #define HD_INLINE static inline HD_ALWAYS_INLINE
 
-/* Behind those that `table` has. */
-void hd_copy_add(hd_kernels *table, const hd_copy_kernel *family, int count);
-
 enum {
     HD_WALK_LANES = 64,       /* lanes walked together; more are walked in groups */
     HD_PREFETCH_BYTES = 1024, /* how far ahead of the read */

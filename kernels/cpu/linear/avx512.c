@@ -19,7 +19,7 @@
 
 #include "kernels/cpu/linear/vector.h"
 
-#define LINEAR_FILL hd_linear_fill_avx512
+#define LINEAR_SLOTS hd_linear_slots_avx512
 #define LINEAR_SLOT linear_f32
 #define LINEAR_NAME "avx512"
 

@@ -321,21 +321,21 @@ static void scale(void *dst, double factor, const void *src, int64_t elems)
 
 #include "kernels/cpu/linear/body_back.h"
 
-void LINEAR_FILL(hd_kernels *table)
-{
-    table->LINEAR_SLOT = (hd_linear_kernels){
-        .name = LINEAR_NAME,
-        .real_bytes = sizeof(REAL),
-        .padded = padded,
-        .scratch_bytes = scratch_bytes,
-        .begin = begin,
-        .states = states,
-        .fold = fold,
-        .scale = scale,
-        .inner = inner,
-        .outer = outer,
-        .forward = forward,
-        .inner_back = inner_back,
-        .outer_back = outer_back,
-    };
-}
+const hd_kernels LINEAR_SLOTS = {
+    .LINEAR_SLOT =
+        {
+            .name = LINEAR_NAME,
+            .real_bytes = sizeof(REAL),
+            .padded = padded,
+            .scratch_bytes = scratch_bytes,
+            .begin = begin,
+            .states = states,
+            .fold = fold,
+            .scale = scale,
+            .inner = inner,
+            .outer = outer,
+            .forward = forward,
+            .inner_back = inner_back,
+            .outer_back = outer_back,
+        },
+};

@@ -2,7 +2,7 @@
 #ifndef HD_LINEAR_CPU_H
 #define HD_LINEAR_CPU_H
 
-#include "kernels/cpu/fill.h"
+#include "kernels/cpu/slots.h"
 
 /* dst[m][n] (+)= sum over k of a[m*a_row + k*a_column] * b[k*b_row + n], n a multiple of the lanes. */
 typedef enum hd_linear_part {

@@ -11,7 +11,7 @@
 
 #include "kernels/cpu/linear/scalar.h"
 
-#define LINEAR_FILL hd_linear_fill
+#define LINEAR_SLOTS hd_linear_slots
 #define LINEAR_SLOT linear_f32
 #define LINEAR_NAME "generic"
 

@@ -11,7 +11,7 @@
 
 #include "kernels/cpu/linear/scalar.h"
 
-#define LINEAR_FILL hd_linear_fill_f64
+#define LINEAR_SLOTS hd_linear_slots_f64
 #define LINEAR_SLOT linear_f64
 #define LINEAR_NAME "f64"
 

@@ -32,7 +32,7 @@ static inline void stream_bf16(uint16_t *at, vec value)
     _mm_stream_si128((__m128i *)(void *)at, vec_narrow(value));
 }
 
-#define SUM_FILL hd_sum_fill_avx2
+#define SUM_SLOTS hd_sum_slots_avx2
 
 #include "kernels/cpu/sum/vector.h"
 

@@ -32,7 +32,7 @@ static inline void stream_bf16(uint16_t *at, vec value)
     _mm256_stream_si256((__m256i *)(void *)at, vec_narrow(value));
 }
 
-#define SUM_FILL hd_sum_fill_avx512
+#define SUM_SLOTS hd_sum_slots_avx512
 
 #include "kernels/cpu/sum/vector.h"
 

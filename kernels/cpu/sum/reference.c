@@ -1,6 +1,6 @@
 /* Sums of rows, for every dtype. The vector ones are element-wise in source order, too: every variant gives the same
  * bits (of a NaN only that it is one). */
-#include "kernels/cpu/fill.h"
+#include "kernels/cpu/slots.h"
 #include "kernels/small_float.h"
 
 #include <string.h>
@@ -53,13 +53,11 @@ ADD_ROWS(i32, uint32_t, +)
 ADD_ROWS(i8, uint8_t, +)
 ADD_ROWS(bool, uint8_t, |)
 
-void hd_sum_fill(hd_kernels *table)
-{
-    static const hd_sum_fn sums[HEDDLE_DTYPE_COUNT] = {
-        [HEDDLE_F64] = sum_f64,       [HEDDLE_F32] = sum_f32,       [HEDDLE_F16] = sum_f16,   [HEDDLE_BF16] = sum_bf16,
-        [HEDDLE_F8E4M3] = sum_f8e4m3, [HEDDLE_F8E5M2] = sum_f8e5m2, [HEDDLE_I64] = sum_i64,   [HEDDLE_I32] = sum_i32,
-        [HEDDLE_I8] = sum_i8,         [HEDDLE_U8] = sum_i8,         [HEDDLE_BOOL] = sum_bool,
-    };
-    memcpy(table->sum, sums, sizeof sums);
-    memcpy(table->sum_streamed, sums, sizeof sums);
-}
+#define SUMS                                                                                                           \
+    {                                                                                                                  \
+        [HEDDLE_F64] = sum_f64, [HEDDLE_F32] = sum_f32, [HEDDLE_F16] = sum_f16, [HEDDLE_BF16] = sum_bf16,              \
+        [HEDDLE_F8E4M3] = sum_f8e4m3, [HEDDLE_F8E5M2] = sum_f8e5m2, [HEDDLE_I64] = sum_i64, [HEDDLE_I32] = sum_i32,    \
+        [HEDDLE_I8] = sum_i8, [HEDDLE_U8] = sum_i8, [HEDDLE_BOOL] = sum_bool,                                          \
+    }
+
+const hd_kernels hd_sum_slots = {.sum = SUMS, .sum_streamed = SUMS};

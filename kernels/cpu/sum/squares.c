@@ -1,5 +1,5 @@
 /* Squares into counters that do not round. */
-#include "kernels/cpu/fill.h"
+#include "kernels/cpu/slots.h"
 
 #include <string.h>
 
@@ -40,7 +40,6 @@ static void add_squares(hd_squares *squares, const float *values, int64_t elems)
     hd_squares_carry(squares);
 }
 
-void hd_squares_fill(hd_kernels *table)
-{
-    table->add_squares = add_squares;
-}
+const hd_kernels hd_squares_slots = {
+    .add_squares = add_squares,
+};

@@ -1,7 +1,7 @@
-/* Vector sums for one instruction set: after vec_*.h, with SUM_FILL, the vector of doubles `dvec` and its operations,
+/* Vector sums for one instruction set: after vec_*.h, with SUM_SLOTS, the vector of doubles `dvec` and its operations,
  * load_f16 and store_f16, and the stores past the caches, stream_* and dvec_stream, defined before. What is no whole
  * vector goes through a padded copy, so that it takes the same instructions. */
-#include "kernels/cpu/fill.h"
+#include "kernels/cpu/slots.h"
 
 #include <string.h>
 
@@ -68,14 +68,13 @@ SUM_VECTOR(f32, float, VEC, vec, vec_load, vec_add, vec_store, stream_f32)
 SUM_VECTOR(bf16, uint16_t, VEC, vec, vec_load_bf16, vec_add, vec_store_bf16, stream_bf16)
 SUM_VECTOR(f16, uint16_t, VEC, vec, load_f16, vec_add, store_f16, stream_f16)
 
-void SUM_FILL(hd_kernels *table)
-{
-    table->sum[HEDDLE_F64] = sum_f64;
-    table->sum[HEDDLE_F32] = sum_f32;
-    table->sum[HEDDLE_BF16] = sum_bf16;
-    table->sum[HEDDLE_F16] = sum_f16;
-    table->sum_streamed[HEDDLE_F64] = sum_streamed_f64;
-    table->sum_streamed[HEDDLE_F32] = sum_streamed_f32;
-    table->sum_streamed[HEDDLE_BF16] = sum_streamed_bf16;
-    table->sum_streamed[HEDDLE_F16] = sum_streamed_f16;
-}
+const hd_kernels SUM_SLOTS = {
+    .sum[HEDDLE_F64] = sum_f64,
+    .sum[HEDDLE_F32] = sum_f32,
+    .sum[HEDDLE_BF16] = sum_bf16,
+    .sum[HEDDLE_F16] = sum_f16,
+    .sum_streamed[HEDDLE_F64] = sum_streamed_f64,
+    .sum_streamed[HEDDLE_F32] = sum_streamed_f32,
+    .sum_streamed[HEDDLE_BF16] = sum_streamed_bf16,
+    .sum_streamed[HEDDLE_F16] = sum_streamed_f16,
+};
