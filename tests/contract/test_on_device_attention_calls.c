@@ -130,7 +130,7 @@ static heddle_status differ(const part *p, const char *a, const char *b, const c
                : heddle_set_error(HEDDLE_ERR_INTERNAL, "rank %d: other bits %s", heddle_comm_rank(p->comm), what);
 }
 
-enum { REPLAYS = 5 };
+enum { RUNS = 3, REPLAYS = 5 };
 
 static heddle_status replay(part *p, const char *wanted, char *got)
 {
@@ -141,7 +141,7 @@ static heddle_status replay(part *p, const char *wanted, char *got)
     HD_TRY(sim.capture(p->stream, 1));
     HD_TRY(both_ways(p));
     HD_TRY(sim.record(p->stream, &graph));
-    for (int i = 0; i < REPLAYS; i++) {
+    for (int i = 0; i < hd_rounds(REPLAYS); i++) {
         HD_TRY(sim.replay(graph, p->stream));
         HD_TRY(fetch(p, got));
         HD_TRY(differ(p, wanted, got, "in a replay"));
@@ -160,7 +160,7 @@ static heddle_status bits_by(heddle_comm *comm, heddle_attention_method method)
     results = calloc(2, 4 * p.bytes);
     HD_TRY(both_ways(&p));
     HD_TRY(fetch(&p, results));
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < hd_rounds(RUNS); i++) {
         HD_TRY(both_ways(&p));
         HD_TRY(fetch(&p, results + 4 * p.bytes));
         HD_TRY(differ(&p, results, results + 4 * p.bytes, "in another run"));
