@@ -142,12 +142,16 @@ heddle_status hd_search_near_floor(int64_t *out, hd_search *s, int64_t bound)
     heddle_status st = HEDDLE_OK;
     hd_near near = {0};
     double floor = 0;
-    if (hd_near_applies(s)) {
+    int is_empty = 0;
+    for (int i = 0; i < s->nrows; i++) {
+        is_empty = is_empty || s->row[i].nadmitted == 0;
+    }
+    if (!is_empty && hd_near_applies(s)) {
         HD_TRY(hd_near_open(&near, s));
         HD_TRY(hd_near_floor(&floor, &near, (double)bound));
     }
 out:
-    *out = (int64_t)floor;
+    *out = is_empty ? INT64_MAX : (int64_t)floor;
     hd_near_close(&near);
     return st;
 }

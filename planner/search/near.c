@@ -233,8 +233,23 @@ out:
     return st;
 }
 
-/* All repetitions, or until more of them tell nothing new; *is_known 0: of the others nothing is known. */
-static heddle_status walk_all(int *is_known, hd_near *w, hd_near_walks *walked, int is_back, const hd_near_walks *goal)
+/* From the first stage's states to the end. */
+static double least_of_all(hd_near *w, const hd_near_walks *from)
+{
+    double more = 0, least = INFINITY;
+    const double *cost = walked_at(&more, w, from, w->s->m->repeat - 1, 0);
+    memcpy(w->behind, cost, (size_t)w->n * sizeof *cost);
+    add_costs(w->behind, &w->s->row[w->s->row_of[0]], w->n);
+    for (int i = 0; i < w->n; i++) {
+        least = w->behind[i] + more < least ? w->behind[i] + more : least;
+    }
+    return least < EXACT ? least : 0;
+}
+
+/* All repetitions, or until more of them tell nothing new, or back from the end all walks cost `enough`; *is_known 0: of
+ * the others nothing is known. */
+static heddle_status walk_all(int *is_known, hd_near *w, hd_near_walks *walked, int is_back, const hd_near_walks *goal,
+                              double enough)
 {
     heddle_status st = HEDDLE_OK;
     const int repeat = w->s->m->repeat, last = is_back ? 0 : w->s->m->nstages - 1;
@@ -248,6 +263,7 @@ static heddle_status walk_all(int *is_known, hd_near *w, hd_near_walks *walked, 
         }
         walked->done++;
         *is_known = find_cycle(&is_steady, w, walked, last) || walked->done == repeat;
+        is_steady = is_steady || (is_back && *is_known && least_of_all(w, walked) >= enough);
     }
 out:
     return st;
@@ -323,30 +339,17 @@ int hd_near_applies(const hd_search *s)
            (is_steady || s->m->repeat <= HD_NEAR_REPETITIONS);
 }
 
-/* From the first stage's states to the end. */
-static double least_of_all(hd_near *w, const hd_near_walks *from)
-{
-    double more = 0, least = INFINITY;
-    const double *cost = walked_at(&more, w, from, w->s->m->repeat - 1, 0);
-    memcpy(w->behind, cost, (size_t)w->n * sizeof *cost);
-    add_costs(w->behind, &w->s->row[w->s->row_of[0]], w->n);
-    for (int i = 0; i < w->n; i++) {
-        least = w->behind[i] + more < least ? w->behind[i] + more : least;
-    }
-    return least < EXACT ? least : 0;
-}
-
 /* First by what the first rank receives. What is missing to the bound then is shared out among the repetitions, and
  * edges are refined as far as that takes. */
 heddle_status hd_near_floor(double *floor, hd_near *w, double bound)
 {
     heddle_status st = HEDDLE_OK;
     int is_known = 0;
-    HD_TRY(walk_all(&is_known, w, &w->to, 1, NULL));
+    HD_TRY(walk_all(&is_known, w, &w->to, 1, NULL, bound));
     *floor = is_known ? least_of_all(w, &w->to) : 0;
     if (is_known && *floor < bound) {
         w->to.wanted = ceil((bound - *floor) / w->s->m->repeat);
-        HD_TRY(walk_all(&is_known, w, &w->from, 1, &w->to));
+        HD_TRY(walk_all(&is_known, w, &w->from, 1, &w->to, bound));
         *floor = is_known ? least_of_all(w, &w->from) : *floor;
     }
 out:
@@ -374,8 +377,8 @@ heddle_status hd_near_walk(double *floor, hd_near *w, int is_alone)
     int is_known = 0;
     HD_TRY(is_alone ? refine_all(w) : HEDDLE_OK);
     w->to.wanted = INFINITY;
-    HD_TRY(walk_all(&is_known, w, &w->from, 1, &w->to));
-    HD_TRY(is_known ? walk_all(&is_known, w, &w->to, 0, NULL) : HEDDLE_OK);
+    HD_TRY(walk_all(&is_known, w, &w->from, 1, &w->to, INFINITY));
+    HD_TRY(is_known ? walk_all(&is_known, w, &w->to, 0, NULL, INFINITY) : HEDDLE_OK);
     *floor = is_known ? least_of_all(w, &w->from) : 0;
 out:
     return st;

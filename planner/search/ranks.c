@@ -1,6 +1,7 @@
 /* heddle_plan_ranks: every mesh of so many ranks. Prices are kept from mesh to mesh. Of all meshes first what their
- * stages alone cost; in that order what no walk is below (near.h), and a mesh where that is less than on those before
- * it is searched at once. So most meshes cost more by their stages than what was found, and are not looked at. */
+ * stages alone cost; in that order, those with few axes first, which have few layouts and plans nearly as good, what no
+ * walk is below (near.h), and a mesh where that is less than on those before it is searched at once. So most meshes
+ * cost more by their stages than what was found, and are not looked at. */
 #include "planner/search/search_internal.h"
 
 #include "runtime/base/base.h"
@@ -132,22 +133,28 @@ out:
     return st;
 }
 
-/* What no walk on the mesh is below; where that is at most `least`, the best of them. */
+/* What no walk on the mesh is below; where that is at most `least`, or not known, the best of them. */
 static heddle_status look_at(best_mesh *b, candidate *c, int64_t *least)
 {
     heddle_status st = HEDDLE_OK;
     hd_search s = {0};
     hd_cost near = {{0}};
+    int is_known = 0;
     HD_TRY(hd_search_open(&s, b->model, &c->mesh, b->options, &b->prices));
     if (!c->is_looked_at && s.aim.objective != HD_OBJECTIVE_MEMORY) {
         const int ranks = heddle_mesh_size(&c->mesh);
-        HD_TRY(hd_search_near_floor(&near.part[0], &s, hd_add_saturated(unscaled(b, &s, ranks, 0).part[0], 1)));
+        const hd_cost bound = unscaled(b, &s, ranks, 0);
+        if (b->found && s.cap == INT64_MAX) {
+            hd_search_drop_dear(&s, &bound, 1);
+        }
+        HD_TRY(hd_search_near_floor(&near.part[0], &s, hd_add_saturated(bound.part[0], 1)));
+        is_known = near.part[0] > 0;
         near = scaled(&s, &near, ranks);
         c->floor = near.part[0] > c->floor ? near.part[0] : c->floor;
     }
     c->is_looked_at = 1;
-    if (c->floor <= *least) {
-        *least = c->floor;
+    if (c->floor <= *least || !is_known) {
+        *least = is_known ? c->floor : *least;
         st = is_hopeless(b, c) ? HEDDLE_OK : try_mesh(b, &s, c);
     }
 out:
@@ -179,10 +186,10 @@ static int by_floor(const void *a, const void *b)
     return x->floor != y->floor ? (x->floor < y->floor ? -1 : 1) : x->index - y->index;
 }
 
-static void sort(best_mesh *b, int n)
+static void sort(best_mesh *b, int first)
 {
-    if (n > 0) {
-        qsort(b->candidate, (size_t)n, sizeof *b->candidate, by_floor);
+    if (b->ncandidates > first) {
+        qsort(b->candidate + first, (size_t)(b->ncandidates - first), sizeof *b->candidate, by_floor);
     }
 }
 
@@ -196,16 +203,16 @@ static heddle_status try_ranks(best_mesh *b, const heddle_machine_info *machine,
         for (int a = 0; a < naxes; a++) {
             snprintf(mesh.axis[a].name, sizeof mesh.axis[a].name, "axis%d", a);
         }
+        const int first = b->ncandidates;
         st = survey_factors(b, machine, &mesh, 0, ranks);
+        sort(b, first);
     }
-    sort(b, b->ncandidates);
     int64_t least = INT64_MAX;
-    int looked_at = 0;
-    for (; st == HEDDLE_OK && looked_at < b->ncandidates && !is_hopeless(b, &b->candidate[looked_at]); looked_at++) {
-        st = look_at(b, &b->candidate[looked_at], &least);
+    for (int i = 0; st == HEDDLE_OK && i < b->ncandidates; i++) {
+        st = is_hopeless(b, &b->candidate[i]) ? HEDDLE_OK : look_at(b, &b->candidate[i], &least);
     }
-    sort(b, looked_at);
-    for (int i = 0; st == HEDDLE_OK && i < looked_at && !is_hopeless(b, &b->candidate[i]); i++) {
+    sort(b, 0);
+    for (int i = 0; st == HEDDLE_OK && i < b->ncandidates && !is_hopeless(b, &b->candidate[i]); i++) {
         least = INT64_MAX;
         st = b->candidate[i].is_tried ? HEDDLE_OK : look_at(b, &b->candidate[i], &least);
     }

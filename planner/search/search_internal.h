@@ -199,8 +199,8 @@ void hd_search_drop_dear(hd_search *search, const hd_cost *bound, int keeps_equa
 heddle_status hd_search_lower_bound(double *out, hd_search *search);
 int64_t hd_search_least_stage(const hd_search *search);
 
-/* near.c: the first part of no walk's cost is below this; 0 where nothing is known; how far it is below
- * the bound matters, not how far above. */
+/* near.c: the first part of no walk's cost is below this, INT64_MAX where some row admits no state; 0 where nothing is
+ * known; how far it is below the bound matters, not how far above. */
 heddle_status hd_search_near_floor(int64_t *out, hd_search *search, int64_t bound);
 typedef struct hd_near_table hd_near_table;
 void hd_near_tables_free(hd_prices *prices);
