@@ -246,8 +246,8 @@ static double least_of_all(hd_near *w, const hd_near_walks *from)
     return least < EXACT ? least : 0;
 }
 
-/* All repetitions, or until more of them tell nothing new, or back from the end all walks cost `enough`; *is_known 0: of
- * the others nothing is known. */
+/* All repetitions, or until more of them tell nothing new, or back from the end all walks cost `enough`; *is_known 0:
+ * of the others nothing is known. */
 static heddle_status walk_all(int *is_known, hd_near *w, hd_near_walks *walked, int is_back, const hd_near_walks *goal,
                               double enough)
 {
@@ -285,8 +285,8 @@ static void mark(hd_near *w, int repetition, double bound)
     }
 }
 
-/* Edges between states that stay: of them the search wants to know all that there is. */
-static heddle_status refine_kept(hd_near *w)
+/* Edges between states that are admitted: of them the search wants to know all that there is. */
+static heddle_status refine_admitted(hd_near *w)
 {
     heddle_status st = HEDDLE_OK;
     const hd_search *s = w->s;
@@ -325,7 +325,7 @@ heddle_status hd_near_drop(int *is_empty, hd_near *w, double bound)
         row->nadmitted = nadmitted;
         *is_empty |= nadmitted == 0;
     }
-    return *is_empty ? HEDDLE_OK : refine_kept(w);
+    return *is_empty ? HEDDLE_OK : refine_admitted(w);
 }
 
 int hd_near_applies(const hd_search *s)
@@ -356,26 +356,11 @@ out:
     return st;
 }
 
-static heddle_status refine_all(hd_near *w)
-{
-    heddle_status st = HEDDLE_OK;
-    int more = 0;
-    for (int k = 0; k < w->s->m->nstages; k++) {
-        for (int from = 0; from < w->n; from++) {
-            for (int to = 0; to < w->n && w->wanted[from]; to++) {
-                HD_TRY(w->wanted[to] ? hd_near_refine(&more, w, k, from, to) : HEDDLE_OK);
-            }
-        }
-    }
-out:
-    return st;
-}
-
 heddle_status hd_near_walk(double *floor, hd_near *w, int is_alone)
 {
     heddle_status st = HEDDLE_OK;
     int is_known = 0;
-    HD_TRY(is_alone ? refine_all(w) : HEDDLE_OK);
+    HD_TRY(is_alone ? refine_admitted(w) : HEDDLE_OK);
     w->to.wanted = INFINITY;
     HD_TRY(walk_all(&is_known, w, &w->from, 1, &w->to, INFINITY));
     HD_TRY(is_known ? walk_all(&is_known, w, &w->to, 0, NULL, INFINITY) : HEDDLE_OK);

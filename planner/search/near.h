@@ -43,7 +43,10 @@ typedef struct hd_near {
     unsigned power[HD_NEAR_MASKS], nways; /* of 5, by its axis, for a set of axes together; for all that there are */
     hd_near_part *part;                   /* [HD_NEAR_RANKS][ndims][nways]: what every axis does to the dim */
     hd_near_table *table[HEDDLE_MACHINE_LINKS][2 * HD_NEAR_MASKS]; /* by what changes on which axes */
-    char *wanted;                                                  /* [n] some stage admits it */
+    unsigned *change;                                              /* [n] to every layout, see hd_near_change */
+    char *wanted;                                                  /* [n] edges to it are made */
+    int nsteps, *step;                                             /* pairs of rows, by the second one's step */
+    char *admits;                                                  /* [nrows][n] */
     double *covers;   /* [levels.count + 1][ndims][n] of a dim what the first rank has, what its sets have together */
     double *lacks;    /* [levels.count + 1][n] */
     double *edge;     /* [nwidths][n][n] between those that are wanted: never above */
@@ -55,7 +58,7 @@ typedef struct hd_near {
 
 /* Seconds come first, and every set of ranks is a box of the mesh. */
 int hd_near_applies(const hd_search *search);
-/* Makes the edges between all layouts that some stage admits, by the first rank alone. */
+/* Makes the edges between all layouts that two stages admit, one behind the other, by the first rank alone. */
 heddle_status hd_near_open(hd_near *near, hd_search *search);
 void hd_near_close(hd_near *near);
 /* A bit for every axis that changes, and one more where all of them gather. */

@@ -5,6 +5,8 @@
 #include "runtime/base/base.h"
 #include "runtime/layout/algebra.h"
 
+#include <string.h>
+
 /* What the first rank lacks in each state, by the links of every level. Its blocks begin where their dims do, and so do
  * those of the ranks that it shares a set with, taken together. */
 static void lacked(hd_near *w, int from)
@@ -16,6 +18,9 @@ static void lacked(hd_near *w, int from)
             has[to] = 1;
         }
         for (int d = 0; d < w->ndims; d++) {
+            if (w->s->m->shape.dim[w->dim[d]].extent == 1) {
+                continue;
+            }
             const double *length = w->covers + (size_t)d * (size_t)n;
             const double most = w->covers[(size_t)(l * w->ndims + d) * (size_t)n + (size_t)from];
             for (int to = 0; to < n; to++) {
@@ -31,14 +36,69 @@ static void lacked(hd_near *w, int from)
     }
 }
 
+/* What changes between a layout and every other one. */
+static void changes(hd_near *w, int from)
+{
+    const int n = w->n;
+    for (int to = 0; to < n; to++) {
+        w->change[to] = w->whole[from] & w->whole[to];
+    }
+    for (int d = 0; d < w->ndims; d++) {
+        const unsigned *cuts = w->cuts + d * n;
+        for (int to = 0; to < n; to++) {
+            w->change[to] |= cuts[from] & cuts[to];
+        }
+    }
+    for (int to = 0; to < n; to++) {
+        const unsigned changed = w->many & ~w->change[to];
+        w->change[to] = changed << 1 | ((changed & ~(w->shards[from] & w->whole[to])) == 0);
+    }
+}
+
+/* Steps from rows to rows, each pair of rows once. */
+static void set_steps(hd_near *w)
+{
+    const hd_search *s = w->s;
+    const int period = s->m->nstages;
+    for (int step = 1; step < s->nsteps && step <= HD_NEAR_REPETITIONS * period; step++) {
+        int same = 0;
+        for (int i = 0; i < w->nsteps; i++) {
+            const int *known = &s->row_of[w->step[i]], *row = &s->row_of[step];
+            same = same || (known[-1] == row[-1] && known[0] == row[0] &&
+                            s->width_of[w->step[i] % period] == s->width_of[step % period]);
+        }
+        w->step[w->nsteps] = step;
+        w->nsteps += !same;
+    }
+}
+
+/* Layouts in which a stage with this width before it may be, where the stage before it may be in `from`. */
+static int set_wanted(char *restrict wanted, const hd_near *w, int width, int from)
+{
+    const hd_search *s = w->s;
+    int any = 0;
+    memset(wanted, 0, (size_t)w->n);
+    for (int i = 0; i < w->nsteps; i++) {
+        const int step = w->step[i];
+        const char *restrict admits = w->admits + s->row_of[step] * w->n;
+        if (s->width_of[step % s->m->nstages] == width && w->admits[s->row_of[step - 1] * w->n + from]) {
+            any = 1;
+            for (int to = 0; to < w->n; to++) {
+                wanted[to] |= admits[to];
+            }
+        }
+    }
+    return any;
+}
+
 /* What the first rank receives takes at least this. */
-static heddle_status first_edges(double *edge, hd_near *w, int stage, int from)
+static heddle_status first_edges(double *edge, hd_near *w, double row_bytes, int from)
 {
     heddle_status st = HEDDLE_OK;
-    const double row_bytes = hd_near_row_bytes(w, stage);
     lacked(w, from);
+    changes(w, from);
     for (int to = 0; to < w->n; to++) {
-        const unsigned change = w->wanted[to] ? hd_near_change(w, from, to) : 0;
+        const unsigned change = w->wanted[to] ? w->change[to] : 0;
         edge[to] = 0;
         for (int l = 0; l < w->levels.count && change >> 1 != 0; l++) {
             const double elems = w->lacks[(size_t)(l + 1) * (size_t)w->n + (size_t)to];
@@ -54,13 +114,16 @@ static heddle_status make_edges(hd_near *w)
     heddle_status st = HEDDLE_OK;
     const size_t n = (size_t)w->n;
     for (int k = 0; k < w->s->m->nstages; k++) {
-        double *edge = w->edge + (size_t)w->s->width_of[k] * n * n;
+        const int width = w->s->width_of[k];
+        double *edge = w->edge + (size_t)width * n * n;
         int is_made = 0;
         for (int before = 0; before < k; before++) {
-            is_made = is_made || w->s->width_of[before] == w->s->width_of[k];
+            is_made = is_made || w->s->width_of[before] == width;
         }
         for (int from = 0; !is_made && from < w->n; from++) {
-            HD_TRY(w->wanted[from] ? first_edges(edge + (size_t)from * n, w, k, from) : HEDDLE_OK);
+            HD_TRY(set_wanted(w->wanted, w, width, from)
+                       ? first_edges(edge + (size_t)from * n, w, hd_near_row_bytes(w, k), from)
+                       : HEDDLE_OK);
         }
     }
 out:
@@ -91,8 +154,14 @@ static heddle_status room(hd_near *w)
     w->cuts = memory;
     HD_TRY(hd_alloc(&memory, (size_t)(HD_NEAR_RANKS * w->ndims) * w->nways, sizeof(hd_near_part), "parts of edges"));
     w->part = memory;
+    HD_TRY(hd_alloc(&memory, n, sizeof(unsigned), "layouts"));
+    w->change = memory;
+    HD_TRY(hd_alloc(&memory, repetitions * (size_t)w->s->m->nstages + 1, sizeof *w->step, "steps"));
+    w->step = memory;
     HD_TRY(hd_alloc(&memory, n, 1, "layouts"));
     w->wanted = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)w->s->nrows * n, 1, "layouts"));
+    w->admits = memory;
     HD_TRY(hd_alloc(&memory, (size_t)((w->levels.count + 1) * w->ndims) * n, sizeof(double), "layouts"));
     w->covers = memory;
     HD_TRY(hd_alloc(&memory, (size_t)(w->levels.count + 1) * n, sizeof(double), "layouts"));
@@ -144,7 +213,7 @@ static void set_states(hd_near *w)
 {
     for (int i = 0; i < w->s->nrows; i++) {
         for (int k = 0; k < w->s->row[i].nadmitted; k++) {
-            w->wanted[w->s->row[i].admitted[k]] = 1;
+            w->admits[i * w->n + w->s->row[i].admitted[k]] = 1;
         }
     }
     for (int i = 0; i < w->n; i++) {
@@ -195,6 +264,7 @@ heddle_status hd_near_open(hd_near *w, hd_search *s)
     HD_TRY(room(w));
     set_ranks(w);
     set_states(w);
+    set_steps(w);
     set_covers(w);
     st = make_edges(w);
 out:
@@ -203,6 +273,6 @@ out:
 
 void hd_near_close(hd_near *w)
 {
-    HD_FREE_ALL(w->shards, w->whole, w->cuts, w->part, w->wanted, w->covers, w->lacks, w->edge, w->is_refined,
-                w->behind, w->came, w->to.cost, w->from.cost, w->kept);
+    HD_FREE_ALL(w->shards, w->whole, w->cuts, w->part, w->change, w->wanted, w->admits, w->step, w->covers, w->lacks,
+                w->edge, w->is_refined, w->behind, w->came, w->to.cost, w->from.cost, w->kept);
 }
