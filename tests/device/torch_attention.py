@@ -116,15 +116,17 @@ def timed(comm, method, dtype, shape):
             torch.autograd.grad(heddle.torch.attention(q, k, v, plan).sum(), (q, k, v))
 
         said.append((ms(forward, comm), ms(both, comm)))
-    auto = plan_of(comm, method, shape, "auto")
+    auto = plan_of(comm, method, shape, "auto")  # the same one for every dtype
     with torch.no_grad():
         heddle.torch.attention(q, k, v, auto)
-    chosen = next(iter(auto.chosen.values())).kernels if auto.chosen else "nothing"
+    heddle.torch.attention(q, k, v, auto)
+    chosen = [f"{auto.chosen[key].kernels} ({auto.chosen[key].why})" if key in auto.chosen else "nothing"
+              for key in ((dtype, False), (dtype, True))]
     (torch_f, torch_b), (own_f, own_b) = said
     if comm.rank == 0:
         print(f"{comm.size} ranks, {method}, {str(dtype)[6:]}[b={b} s={s} h={h} d={d}]: forward {torch_f:.3f} ms by "
               f"torch, {own_f:.3f} by heddle ({torch_f / own_f:.2f} times as fast); both passes {torch_b:.3f} and "
-              f"{own_b:.3f} ({torch_b / own_b:.2f}); auto takes {chosen}", flush=True)
+              f"{own_b:.3f} ({torch_b / own_b:.2f}); auto takes {chosen[0]}, {chosen[1]}", flush=True)
 
 
 def run():

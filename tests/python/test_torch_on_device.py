@@ -125,13 +125,15 @@ print("ok")
 
 def test_the_faster_kernels_are_taken(tmp_path):
     fork(tmp_path, COMMON + """
-clock, own_seconds = {}, on_device._seconds
+import time
 
-def seconds(way, given, plan, wants):
-    own_seconds(way, given, plan, wants)  # both are gone, and nothing is measured
+clock, own_once = {}, on_device._once
+
+def once(way, given, plan, wants):
+    own_once(way, given, plan, wants)  # both are gone, and nothing is measured
     return clock["torch" if way is ht.attention_op._by_torch else "heddle"]
 
-on_device._seconds = seconds
+on_device._once = once
 
 def went(plan, q):
     before = len(calls)
@@ -172,6 +174,21 @@ with heddle.Comm.open() as comm:
         heddle.Attention.prepare = kept
         words = "another rank could not" if comm.rank == 0 else "no room"
         assert words in plan.chosen[torch.float32, False].why, plan.chosen
+    # By true clocks: whichever is made slow is not taken, of one plan and the dtype and passes at hand.
+    on_device._once, on_device._ROUNDS, slow = own_once, 1, None
+
+    def slowed(name, own):
+        def call(*given):
+            time.sleep(0.5 if slow == name else 0)  # the emulator takes a tenth of that
+            return own(*given)
+        return call
+    ht.attention_op._by_torch = slowed("torch", ht.attention_op._by_torch)
+    heddle.Attention.execute = slowed("heddle", heddle.Attention.execute)
+    plan = comm.attention("f32[b=2 s=9 h=2 d=8] on [sp=2]: s@sp", "ring", saved_forwards=2, kernels="auto")
+    for slow, x in ("torch", q), ("heddle", q.half()), ("torch", q.bfloat16()), ("heddle", q.clone().requires_grad_()):
+        went(plan, x)
+        chosen = plan.chosen[x.dtype, x.requires_grad]
+        assert chosen.kernels == {"torch": "heddle", "heddle": "torch"}[slow] == went(plan, x)[0], (slow, chosen)
     plan = comm.attention("f32[b=2 s=9 h=2 d=8] on [sp=2]: s@sp", "gather-kv", key_lengths=[9, 4], kernels="auto")
     assert went(plan, q)[0] == "heddle" and not plan.chosen  # torch's knows no lengths of keys
 print("ok")

@@ -16,7 +16,7 @@ from .pooled import DTYPES, pooled
 Way = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Attention], torch.Tensor]
 
 _METHODS = "ring", "usp", "gather-kv"
-_ROUNDS = 3
+_ROUNDS = 5
 _WORD = struct.Struct("=2d")
 
 
@@ -89,7 +89,7 @@ def _compared(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
         comm.forget(made)
         return Chosen("torch", f"heddle's own is not to be had: {refused or 'another rank could not make it'}")
     given = [x.detach() for x in (q, k, v)]
-    mine = _WORD.pack(*(_seconds(way, given, plan, wants) for way in (torchs, own)))
+    mine = _WORD.pack(*_seconds((torchs, own), given, plan, wants))
     of_torch, of_heddle = (max(seconds) for seconds in zip(*map(_WORD.unpack, comm.allgather(mine))))
     why = f"{'both passes' if wants else 'a forward'}: torch's {of_torch * 1e3:.3f} ms, heddle's {of_heddle * 1e3:.3f}"
     if of_heddle <= of_torch:
@@ -98,19 +98,32 @@ def _compared(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
     return Chosen("torch", why)
 
 
-def _seconds(way: Way, given: Sequence[torch.Tensor], plan: Attention, wants: bool) -> float:
-    """The least of some, behind one that makes plans and loads kernels."""
-    found: List[float] = []
+def _seconds(ways: Sequence[Way], given: Sequence[torch.Tensor], plan: Attention, wants: bool) -> List[float]:
+    """The least of some calls of each, in turns: what is slow for a while is so for both. Behind one of each that makes
+    plans and loads kernels."""
+    found: List[List[float]] = [[] for _ in ways]
     for _ in range(1 + _ROUNDS):
-        inputs = [x.clone().requires_grad_(wants) for x in given]
-        _settle(given[0])
-        began = time.perf_counter()
-        o = way(inputs[0], inputs[1], inputs[2], plan)
-        if wants:
-            torch.autograd.grad(o, inputs, torch.ones_like(o))
-        _settle(given[0])
-        found.append(time.perf_counter() - began)
-    return min(found[1:])
+        for way, seconds in zip(ways, found):
+            seconds.append(_once(way, given, plan, wants))
+    return [min(seconds[1:]) for seconds in found]
+
+
+def _once(way: Way, given: Sequence[torch.Tensor], plan: Attention, wants: bool) -> float:
+    """Of a call that all ranks begin together: by events of its stream, on a device of torch's."""
+    inputs, is_cuda = [x.clone().requires_grad_(wants) for x in given], given[0].is_cuda
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * is_cuda)]
+    _settle(given[0])
+    plan.comm.barrier()
+    for event in events[:1]:
+        event.record()
+    began = time.perf_counter()
+    o = way(inputs[0], inputs[1], inputs[2], plan)
+    if wants:
+        torch.autograd.grad(o, inputs, torch.ones_like(o))
+    for event in events[1:]:
+        event.record()
+    _settle(given[0])
+    return events[0].elapsed_time(events[1]) * 1e-3 if is_cuda else time.perf_counter() - began
 
 
 def _settle(x: torch.Tensor) -> None:
