@@ -31,7 +31,7 @@ def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: s
     """Of every dim of the arguments, those together, and first, of which the fewest modules want the whole. `within`:
     from the first stage to the last."""
     from .found import merged
-    drafts = []
+    drafts: List[_Along] = []
     for dim, is_switching in itertools.product(found.dims, (True, False)):
         draft = _Along(found, model, dim, size, method, saved, is_switching)
         if dim != "b" and (dim in found.sequence() if within else draft.is_sequence()):
