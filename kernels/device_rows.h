@@ -23,6 +23,22 @@ typedef struct hd_device_rows {
     int64_t sample_stride;
 } hd_device_rows;
 
+/* What dense rows x still get: x + gate * y, rounded once, and keep gets them as they are. */
+typedef struct hd_device_gate {
+    hd_device_rows rows;
+    const float *y;    /* [rows][c] */
+    const float *gate; /* vectors of conditioning; NULL: 1 */
+    void *keep;        /* NULL: nowhere */
+} hd_device_gate;
+
+/* Rows and vectors are whole pieces of 16 bytes at multiples of 16, as those who give rows away by pieces want them. */
+static inline int hd_device_gate_is_whole(const hd_device_gate *g)
+{
+    const int per = g->rows.dtype == HEDDLE_F32 ? 4 : 8;
+    return g->rows.c % per == 0 && g->rows.rows * (g->rows.c / per) <= INT32_MAX && g->rows.sample_stride % 4 == 0 &&
+           ((uintptr_t)g->y | (uintptr_t)g->gate | (uintptr_t)g->keep) % 16 == 0;
+}
+
 /* `heads` vectors of d elements beside one another in each row: d even, at most HD_DEVICE_MOST_WIDTH. */
 enum { HD_DEVICE_MOST_WIDTH = 128 };
 

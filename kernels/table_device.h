@@ -100,6 +100,11 @@ typedef struct hd_device_kernels {
     int (*push)(const hd_device_move *move, void *stream);
     int (*pull)(const hd_device_move *move, void *stream);
     int (*clear)(const hd_device_move *move, void *stream);
+    /* As push, of what gate_residual would make of its one source, dense rows, which stay as they are: each row is in
+     * one box. Sources and destinations lie at multiples of 16, and the gate is whole. takes_gate: boxes of the list
+     * are such that it works. */
+    int (*push_gated)(const hd_device_move *move, const hd_device_gate *gate, void *stream);
+    int (*takes_gate)(const void *list);
     /* As hd_sum_fn, bit for bit; 1 <= nterms <= HD_DEVICE_MAX_PEERS; term: host memory, read by the launcher. */
     int (*sum)(void *dst, const void *const *term, int nterms, int64_t elems, heddle_dtype dtype, void *stream);
 

@@ -13,6 +13,7 @@ int hd_move_resident(int *blocks);
 int hd_move_push(const hd_device_move *move, void *stream);
 int hd_move_pull(const hd_device_move *move, void *stream);
 int hd_move_clear(const hd_device_move *move, void *stream);
+int hd_move_push_gated(const hd_device_move *move, const hd_device_gate *gate, void *stream);
 
 int hd_cuda_sum_load(void);
 int hd_cuda_sum(void *dst, const void *const *term, int nterms, int64_t elems, heddle_dtype dtype, void *stream);

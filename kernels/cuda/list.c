@@ -210,3 +210,14 @@ int hd_list_blocks_of(const void *list)
 {
     return ((const hd_list *)list)->nblocks;
 }
+
+int hd_list_takes_gate(const void *memory)
+{
+    const hd_list *list = memory;
+    const hd_list_box *box = hd_list_boxes(list);
+    int takes = list->nloops <= HD_LIST_FEW_LOOPS && list->nsrc <= 1;
+    for (int i = 0; i < list->nboxes; i++) {
+        takes &= box[i].width_bytes == 16;
+    }
+    return takes;
+}

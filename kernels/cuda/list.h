@@ -58,6 +58,7 @@ hd_divisor hd_divisor_of(int64_t d);
 size_t hd_list_bytes(const hd_device_box *box, int nboxes, int blocks);
 void hd_list_make(void *list, const hd_device_box *box, int nboxes, int blocks);
 int hd_list_blocks_of(const void *list);
+int hd_list_takes_gate(const void *list);
 #ifdef __cplusplus
 }
 #endif

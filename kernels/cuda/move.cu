@@ -1,8 +1,7 @@
 /* Boxes between device memories, any dtype, and how ranks meet over them (kernels/table_device.h). */
-#include "kernels/cuda/divide.h"
+#include "kernels/cuda/gate.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/lang.h"
-#include "kernels/cuda/list.h"
+#include "kernels/cuda/place.h"
 
 #include <string.h>
 
@@ -11,7 +10,7 @@ enum {
     LOOK_EVERY = 64 /* polls between looks at the clock */
 };
 
-typedef enum mode { FROM_OWN, FROM_PEER, ZEROS } mode;
+typedef enum mode { FROM_OWN, FROM_PEER, ZEROS, GATED } mode;
 
 typedef struct move_args {
     const hd_list *list;
@@ -19,6 +18,7 @@ typedef struct move_args {
     const char *src[HD_DEVICE_MAX_BASES];
     char *dst[HD_DEVICE_MAX_BASES];
     hd_device_meet meet;
+    hd_gate_args gate; /* of what is GATED */
 } move_args;
 
 /* What threads of a block share. */
@@ -28,39 +28,6 @@ typedef struct block_memory {
     uint32_t may_move;
     char *dst; /* where the box's destination begins */
 } block_memory;
-
-typedef struct place {
-    int64_t src, dst;
-} place;
-
-HD_DEV void step_of(place *at, const hd_list_loop *loop, uint32_t *row, int is_outermost)
-{
-    uint32_t outer = is_outermost ? 0 : hd_divide(&loop->count, *row);
-    int64_t step = *row - outer * loop->count.d;
-    at->src += step * loop->src_stride_bytes;
-    at->dst += step * loop->dst_stride_bytes;
-    *row = outer;
-}
-
-/* Of vector v. Few loops, the rule, are unrolled. */
-HD_DEV place place_of(const hd_list_box *box, uint32_t v, int has_few)
-{
-    uint32_t row = hd_divide(&box->run, v);
-    int64_t within = (int64_t)(v - row * box->run.d) * box->width_bytes;
-    place at = {within, within};
-    if (has_few) {
-        HD_UNROLL
-        for (int i = 0; i < HD_LIST_FEW_LOOPS; i++) {
-            step_of(&at, &box->loop[i], &row, i == HD_LIST_FEW_LOOPS - 1);
-        }
-    } else {
-        HD_NOT_UNROLLED
-        for (int i = 0; i < box->nloops; i++) {
-            step_of(&at, &box->loop[i], &row, i == box->nloops - 1);
-        }
-    }
-    return at;
-}
 
 /* Loads of several vectors, then their stores: neighbouring threads have neighbouring vectors. */
 #define COPY_VECTORS(bytes, type, nothing)                                                                             \
@@ -73,7 +40,7 @@ HD_DEV place place_of(const hd_list_box *box, uint32_t v, int has_few)
             HD_UNROLL                                                                                                  \
             for (int u = 0; u < IN_FLIGHT; u++) {                                                                      \
                 if (v + u * step < box->vectors) {                                                                     \
-                    place at = place_of(box, v + u * step, has_few);                                                   \
+                    hd_place at = hd_place_of(box, v + u * step, has_few);                                             \
                     to[u] = at.dst;                                                                                    \
                     held[u] = how == ZEROS       ? nothing                                                             \
                               : how == FROM_PEER ? hd_load_##bytes(src + at.src)                                       \
@@ -106,7 +73,7 @@ HD_DEV void copy_pieces(const hd_list_box *box, char *dst, const char *src, uint
 {
     const uintptr_t bits = (uintptr_t)src | (uintptr_t)dst;
     for (uint32_t v = first; v < box->vectors; v += step) {
-        place at = place_of(box, v, 0);
+        hd_place at = hd_place_of(box, v, 0);
         if (bits % 8 == 0) {
             COPY_PIECES(8, uint64_t)
         } else if (bits % 4 == 0) {
@@ -264,7 +231,7 @@ HD_DEV void load_words(void *to, const void *from, uint32_t bytes)
     }
 }
 
-HD_DEV void move_boxes(const move_args *a, block_memory *m, int has_few, mode how)
+HD_DEV void move_boxes(const move_args *a, block_memory *m, int has_few, mode how, heddle_dtype dtype)
 {
     const hd_list_block *block = hd_list_blocks(a->list) + HD_BLOCK;
     const uint32_t nblocks = HD_BLOCKS;
@@ -292,7 +259,12 @@ HD_DEV void move_boxes(const move_args *a, block_memory *m, int has_few, mode ho
     }
     hd_sync(); /* the box is here, and its peer ready */
     if (number >= 0 && m->may_move) {
-        copy_box(a, m, has_few, how);
+        if (how == GATED) {
+            hd_gated_box(&a->gate, &m->box, m->dst, a->src[0], m->block.part * HD_THREADS + HD_THREAD,
+                         m->box.parts * HD_THREADS, dtype);
+        } else {
+            copy_box(a, m, has_few, how);
+        }
     }
     if (a->has_meet) {
         hd_sync(); /* all threads have stored */
@@ -303,18 +275,21 @@ HD_DEV void move_boxes(const move_args *a, block_memory *m, int has_few, mode ho
 }
 
 /* Most boxes have at most three loops. */
-#define MOVE_KERNEL(name, has_few, how)                                                                                \
+#define MOVE_KERNEL(name, has_few, how, dtype)                                                                         \
     HD_KERNEL(name, move_args, a)                                                                                      \
     {                                                                                                                  \
         HD_SHARED(block_memory, m);                                                                                    \
-        move_boxes(&a, m, has_few, how);                                                                               \
+        move_boxes(&a, m, has_few, how, dtype);                                                                        \
     }
 
-MOVE_KERNEL(push_few, 1, FROM_OWN)
-MOVE_KERNEL(push_any, 0, FROM_OWN)
-MOVE_KERNEL(pull_few, 1, FROM_PEER)
-MOVE_KERNEL(pull_any, 0, FROM_PEER)
-MOVE_KERNEL(clear_any, 0, ZEROS)
+MOVE_KERNEL(push_few, 1, FROM_OWN, HEDDLE_U8)
+MOVE_KERNEL(push_any, 0, FROM_OWN, HEDDLE_U8)
+MOVE_KERNEL(pull_few, 1, FROM_PEER, HEDDLE_U8)
+MOVE_KERNEL(pull_any, 0, FROM_PEER, HEDDLE_U8)
+MOVE_KERNEL(clear_any, 0, ZEROS, HEDDLE_U8)
+MOVE_KERNEL(push_gated_f32, 1, GATED, HEDDLE_F32)
+MOVE_KERNEL(push_gated_bf16, 1, GATED, HEDDLE_BF16)
+MOVE_KERNEL(push_gated_f16, 1, GATED, HEDDLE_F16)
 
 /* --- launchers */
 
@@ -354,6 +329,25 @@ int hd_move_push(const hd_device_move *move, void *stream)
     MOVE(push_few, push_any, move, 1, stream);
 }
 
+int hd_move_push_gated(const hd_device_move *move, const hd_device_gate *gate, void *stream)
+{
+    if (!hd_rows_are_right(&gate->rows) || !hd_device_gate_is_whole(gate) || !hd_list_takes_gate(move->list) ||
+        !hd_is_aligned(move->src[0])) {
+        return (int)cudaErrorInvalidValue;
+    }
+    move_args a = args_of(move, 1);
+    a.gate = hd_gate_args_of(gate);
+    const int nblocks = ((const hd_list *)move->list)->nblocks;
+    if (gate->rows.dtype == HEDDLE_F32) {
+        HD_LAUNCH(push_gated_f32, nblocks, HD_CUDA_THREADS, stream, &a);
+    } else if (gate->rows.dtype == HEDDLE_BF16) {
+        HD_LAUNCH(push_gated_bf16, nblocks, HD_CUDA_THREADS, stream, &a);
+    } else {
+        HD_LAUNCH(push_gated_f16, nblocks, HD_CUDA_THREADS, stream, &a);
+    }
+    return (int)cudaGetLastError();
+}
+
 int hd_move_pull(const hd_device_move *move, void *stream)
 {
     MOVE(pull_few, pull_any, move, 1, stream);
@@ -365,13 +359,14 @@ int hd_move_clear(const hd_device_move *move, void *stream)
 }
 
 /* Those that meet come first. */
-enum { KERNELS = 5, MEETING = 4 };
+enum { KERNELS = 8, MEETING = 7 };
 
 static const void *kernel_of(int i)
 {
-    const void *const kernel[KERNELS] = {HD_KERNEL_ADDRESS(push_few), HD_KERNEL_ADDRESS(push_any),
-                                         HD_KERNEL_ADDRESS(pull_few), HD_KERNEL_ADDRESS(pull_any),
-                                         HD_KERNEL_ADDRESS(clear_any)};
+    const void *const kernel[KERNELS] = {HD_KERNEL_ADDRESS(push_few),       HD_KERNEL_ADDRESS(push_any),
+                                         HD_KERNEL_ADDRESS(pull_few),       HD_KERNEL_ADDRESS(pull_any),
+                                         HD_KERNEL_ADDRESS(push_gated_f32), HD_KERNEL_ADDRESS(push_gated_bf16),
+                                         HD_KERNEL_ADDRESS(push_gated_f16), HD_KERNEL_ADDRESS(clear_any)};
     return kernel[i];
 }
 

@@ -1,5 +1,6 @@
 /* Rows of blocks, forward (kernels/device_rows.h): a warp takes a row, and each lane the same columns of every row; so
  * sums within a row have one order. */
+#include "kernels/cuda/gate.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/row_sum.h"
 
@@ -107,11 +108,7 @@ HD_DEV void gate_rows(const gate_args *a, heddle_dtype dtype)
             if (a->gate != 0) {
                 hd_floats_load(gate, a->gate + vector + at, a->of.c - at, per, a->of.is_whole_vector);
             }
-            HD_UNROLL
-            for (int i = 0; i < per; i++) {
-                const float held = hd_piece_get(&p, i, dtype);
-                hd_piece_set(&p, i, dtype, a->gate != 0 ? hd_fma(gate[i], y[i], held) : held + y[i]);
-            }
+            hd_gate_piece(&p, y, gate, a->gate != 0, dtype);
             hd_piece_store(x, at, a->of.c - at, dtype, a->of.is_whole, &p);
         }
     }

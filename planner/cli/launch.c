@@ -290,6 +290,9 @@ int cli_with_ranks(const cli_arguments *a, int nranks, heddle_rank_main fn, void
     if (code == CLI_OK && a->device == NULL && a->blocks > CLI_FIRST) {
         code = cli_usage_error("--blocks is where the blocks of --device compute: --device is needed");
     }
+    if (code == CLI_OK && a->device == NULL && a->fused > CLI_FIRST) {
+        code = cli_usage_error("--fused is of stages and switches on a --device, which is needed");
+    }
     if (code != CLI_OK) {
         return code;
     }

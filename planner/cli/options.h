@@ -27,7 +27,7 @@ struct cli_arguments {
     /* ranks */
     long long ranks, hosts, deadline_s, arena_bytes;
     const char *transport, *device;
-    int messages, wire, blocks;
+    int messages, wire, blocks, fused;
     /* models */
     const char *mesh, *prologue, *epilogue, *schedule, *input, *output, *weights;
     const char *machine, *measured, *longest, *listed, *baseline, *meshes, *sweep;

@@ -216,6 +216,7 @@ int run_prepare(run_job *job, int ranks)
     task->passes = a->passes;
     task->threads = (int)a->threads;
     task->blocks_on_device = a->device != NULL && cli_choice(a->blocks) == 0;
+    task->unfused = cli_choice(a->fused) == 1;
     task->backward = a->backward;
     task->recompute = a->recompute;
     job->feed.shape = task->info.shape;

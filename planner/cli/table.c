@@ -168,6 +168,8 @@ const cli_option cli_options[] = {
      "where there is none"},
     {"blocks", "device|host", CLI_RUN, CHOICE, AT(blocks), "device",
      "of --device; host: on the CPU, and what goes between is copied"},
+    {"fused", "yes|no", CLI_RUN, CHOICE, AT(fused), "yes",
+     "of --device, wire peer: a stage's last kernel stores where the switch would; no: one after the other"},
     {"wire", WORDS(HEDDLE_WIRE_LIST), CLI_RUN | CLI_BENCH | CLI_VERIFY, CHOICE, AT(wire), "auto",
      "how bytes go from device to device"},
     {"tuning", WORDS(HEDDLE_TUNING_LIST), CLI_BENCH, CHOICE, AT(tuning), "trials", "how the copy kernel is chosen"},

@@ -3,6 +3,8 @@
 #ifndef HD_EXECUTOR_INTERNAL_H
 #define HD_EXECUTOR_INTERNAL_H
 
+#include "kernels/device_rows.h"
+
 #include <heddle/session.h>
 #include <heddle/train/executor.h>
 
@@ -32,6 +34,7 @@ struct heddle_executor {
     int entered;                   /* over all passes: the number of the next session record */
     int has_weights;               /* every block has its own, and they were made */
     int has_forward;
+    hd_device_gate left; /* by the last stage to the switch that comes; y NULL: nothing */
     int64_t forward_ns, backward_ns;
 };
 
@@ -49,6 +52,8 @@ heddle_status hd_executor_device_make(heddle_executor *e);
 void hd_executor_device_free(hd_executor_device *device); /* NULL is legal */
 /* Timed blocks on a device have done what they were asked for, if it is asked for that. */
 heddle_status hd_executor_settle(heddle_executor *e, heddle_stream stream);
+/* The block of this step leaves its last kernel to the switch behind it, where that takes it. */
+void hd_executor_leave(heddle_executor *e, int step, const heddle_tensor *x);
 /* heddle_session_enter, or _backward, of x where the blocks work, wherever the session's is; *copied: bytes, to and
  * from a device. Told to the others where it failed. */
 heddle_status hd_executor_switch(heddle_executor *e, const char *stage, heddle_tensor *x, int backward, int64_t *copied,

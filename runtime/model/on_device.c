@@ -1,10 +1,12 @@
 /* Switches of an executor in a device's memory. Where blocks work in host memory what they made is copied to the
  * device, switched there and copied back, in the order of the stream, and the rank waits for the last copy. */
 #include "runtime/base/base.h"
+#include "runtime/block/gate.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/device/enqueued.h"
 #include "runtime/layout/algebra.h"
 #include "runtime/model/executor_internal.h"
+#include "runtime/session/gated.h"
 
 #include <stdio.h>
 
@@ -237,23 +239,47 @@ heddle_status hd_executor_settle(heddle_executor *e, heddle_stream stream)
     return settle(e->device, stream, look);
 }
 
+void hd_executor_leave(heddle_executor *e, int step, const heddle_tensor *x)
+{
+    const int leaves =
+        e->options.blocks == HEDDLE_SPACE_DEVICE && !e->options.unfused && hd_session_takes_gate(e->session, x);
+    hd_block_leave_gate(e->block[step], leaves ? &e->left : NULL);
+}
+
+/* With what the stage before has left to do. */
+static heddle_status enter_gated(heddle_executor *e, const char *stage, heddle_tensor *x, heddle_stream stream)
+{
+    const hd_device_gate gate = e->left;
+    heddle_status st = HEDDLE_OK;
+    e->left.y = NULL;
+    HD_TRY(hd_session_enter_gated(e->session, stage, x, &gate, stream));
+    st = hd_executor_tell(e, hd_block_gate_is_enqueued(e->block[0], stream)); /* all blocks have one workspace */
+out:
+    return st;
+}
+
+static heddle_status go(heddle_executor *e, const char *stage, heddle_tensor *x, int backward, heddle_stream stream)
+{
+    return backward            ? heddle_session_backward(e->session, stage, x, NULL, stream)
+           : e->left.y != NULL ? enter_gated(e, stage, x, stream)
+                               : heddle_session_enter(e->session, stage, x, NULL, stream);
+}
+
 heddle_status hd_executor_switch(heddle_executor *e, const char *stage, heddle_tensor *x, int backward, int64_t *copied,
                                  heddle_stream stream)
 {
-    heddle_status (*const go)(heddle_session *, const char *, heddle_tensor *, const heddle_tensor *, heddle_stream) =
-        backward ? heddle_session_backward : heddle_session_enter;
     heddle_status st = HEDDLE_OK;
     heddle_tensor there;
     size_t in = 0, out = 0;
     if (e->device == NULL || e->options.blocks == HEDDLE_SPACE_DEVICE) {
-        HD_TRY(go(e->session, stage, x, NULL, stream));
+        HD_TRY(go(e, stage, x, backward, stream));
         st = hd_executor_settle(e, stream);
         return hd_executor_tell(e, st == HEDDLE_OK ? st : hd_fail_prefix(st, "entering '%s'", stage));
     }
     st = bring(&there, &in, e, stage, x, backward, stream);
     if (st == HEDDLE_OK) {
         const void *before = there.data;
-        HD_TRY(go(e->session, stage, &there, NULL, stream)); /* names rank and stage, and the others know */
+        HD_TRY(go(e, stage, &there, backward, stream)); /* names rank and stage, and the others know */
         st = there.data != before ? bring_back(x, &out, e, &there, stream) : HEDDLE_OK;
     }
     *copied = (int64_t)(in + out);

@@ -69,6 +69,7 @@ static heddle_status run_block(heddle_executor *e, heddle_tensor *x, const heddl
     const int64_t start_ns = hd_now_ns();
     if (takes_part(&st, &box, e, x, step)) {
         const int64_t sent_before = traffic_of(e->block[step]).measured_bytes;
+        hd_executor_leave(e, step, x);
         if (e->tape != NULL) {
             st = heddle_block_forward_tape(e->block[step], x, &box, conditioning, e->tape[step], stream);
             e->step[step].kept_bytes = heddle_tape_bytes(e->tape[step]);
@@ -135,6 +136,7 @@ heddle_status heddle_executor_forward(heddle_executor *executor, heddle_tensor *
     HD_TRY(hd_executor_tell(e, st));
     HD_TRY(heddle_session_rewind(e->session));
     e->forward_ns = 0;
+    e->left.y = NULL;
     for (int r = 0; r < e->info.repeat; r++) {
         HD_TRY(run_repetition(e, x, conditioning, r, stream));
     }

@@ -69,6 +69,13 @@ typedef struct hd_route_words {
 } hd_route_words;
 void hd_route_explain(hd_route_words *out, const hd_route *route);
 
+/* Every element of this rank's src goes to one place, by a kernel that can change it on the way (hd_device_gate). Ranks
+ * need not do alike: those that wait for this one cannot tell. */
+int hd_route_takes_gate(const hd_route *route);
+/* carrier->run of what src becomes with its change; src is left as it is. */
+heddle_status hd_route_run_gated(hd_route *route, const void *src, const hd_device_gate *gate, void *dst,
+                                 heddle_stream stream);
+
 /* What a route is executed by: route->carrier->run(route, ...). As the functions of a channel; on a device in the order
  * of `stream`. Who takes part is known to be there: arrays that it does not take are refused in the place of an
  * execution, which ends it for all who would wait. */
@@ -111,6 +118,8 @@ struct hd_route {
     hd_route *bare;
     hd_channel *channel; /* of a bare one, with its transfers */
     hd_transfer *transfer[HD_MAX_LEGS];
+    int takes_gate;
+    const hd_device_gate *gate; /* of the execution that is being enqueued; NULL: src as it is */
     int64_t executions;
     int64_t *sent;        /* [nranks] */
     hd_enqueued enqueued; /* of a device: executions, or copies beside them */

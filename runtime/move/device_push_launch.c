@@ -4,8 +4,10 @@
 #include <string.h>
 
 /* On the plan's device as the current one, up to the last. */
-static heddle_status launched(const hd_push *p, int code)
+static heddle_status launch(const hd_push *p, const hd_device_move *move, heddle_stream stream)
 {
+    const hd_device_gate *gate = p->route->gate;
+    const int code = gate != NULL ? p->kernels->push_gated(move, gate, stream) : p->kernels->push(move, stream);
     return p->device->library->status(code, p->device->number, "a kernel's launch");
 }
 
@@ -89,7 +91,7 @@ static heddle_status meet_by_events(hd_push *p, const hd_push_step *step, hd_dev
     }
     move->dst = at;
     move->ndst = p->nranks;
-    HD_TRY(launched(p, p->kernels->push(move, stream)));
+    HD_TRY(launch(p, move, stream));
     HD_TRY(go_together(p, p->moved, NULL, stream));
     count(p, step);
 out:
@@ -136,7 +138,7 @@ static heddle_status meet(hd_push *p, hd_push_step *step, const void *src, void 
         step->told = at;
     }
     move.meet = &step->meet;
-    heddle_status st = launched(p, p->kernels->push(&move, stream));
+    heddle_status st = launch(p, &move, stream);
     return st == HEDDLE_OK && step->lands
                ? hd_device_list_run(&step->land, HD_DEVICE_COPY, at, p->memory + step->slots_at, NULL, stream)
                : st;

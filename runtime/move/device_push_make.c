@@ -211,6 +211,19 @@ out:
     return st;
 }
 
+/* One phase reads src, and each of its elements once. */
+static int takes_gate(const hd_push *p)
+{
+    const hd_route_phase *phase = &p->spec->phase[0];
+    const hd_push_step *step = &p->step[0];
+    int64_t all = 0;
+    for (int r = 0; r < p->nranks; r++) {
+        all += step->sent_bytes[r];
+    }
+    return p->spec->nphases == 1 && phase->src.in == HD_IN_SRC && !p->route->before.is_there && !phase->transfer.adds &&
+           all == p->spec->src_bytes && p->kernels->takes_gate(step->push.list);
+}
+
 /* What comes behind what the others have told. */
 static heddle_status make_rest(hd_push *p, const told *all)
 {
@@ -219,6 +232,7 @@ static heddle_status make_rest(hd_push *p, const told *all)
         HD_TRY(make_pushes(&p->step[i], p, i, all));
         HD_TRY(make_meet(&p->step[i], p, i, all));
     }
+    p->route->takes_gate = takes_gate(p);
     st = clear_states(p);
 out:
     return st;

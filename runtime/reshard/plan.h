@@ -76,6 +76,10 @@ void hd_parts_free(hd_transfer_spec *spec);
 int64_t hd_reshard_measured_bytes(const heddle_reshard *plan);
 /* 1: they are counted when the device gets to it, which may be after execute has returned. */
 int hd_reshard_counts_late(const heddle_reshard *plan);
+/* Executions that change what they move (hd_route_run_gated). */
+int hd_reshard_takes_gate(const heddle_reshard *plan);
+heddle_status hd_reshard_execute_gated(heddle_reshard *plan, const void *src, const hd_device_gate *gate, void *dst,
+                                       heddle_stream stream);
 heddle_status hd_plan_tune(heddle_reshard *plan); /* collective */
 /* before: what the sentence begins with. */
 void hd_plan_explain(heddle_reshard *plan, const char *before);

@@ -94,7 +94,7 @@ static int peers_reach(const heddle_session *session, const void *data, size_t b
     return hd_comm_export(session->comm, data, bytes) != 0;
 }
 
-static int is_direct(const heddle_session *session, const heddle_tensor *x, const hd_session_side *side)
+int hd_session_is_direct(const heddle_session *session, const heddle_tensor *x, const hd_session_side *side)
 {
     return side->bytes > 0 && is_dense(x, side) && peers_reach(session, x->data, side->bytes);
 }
@@ -131,7 +131,7 @@ static heddle_status run_copy(const heddle_session *session, const hd_session_co
 heddle_status hd_session_result(void **out, heddle_session *session, const hd_session_side *to,
                                 const heddle_tensor *dst, const void *source)
 {
-    if (dst != NULL && is_direct(session, dst, to)) {
+    if (dst != NULL && hd_session_is_direct(session, dst, to)) {
         *out = dst->data;
         return HEDDLE_OK;
     }
@@ -161,7 +161,7 @@ heddle_status hd_session_deliver(const heddle_session *session, hd_session_edge 
 heddle_status hd_session_source(const void **out, heddle_session *session, const heddle_tensor *x,
                                 hd_session_edge *edge, heddle_stream stream)
 {
-    if (is_direct(session, x, &edge->from)) {
+    if (hd_session_is_direct(session, x, &edge->from)) {
         *out = x->data;
         return HEDDLE_OK;
     }

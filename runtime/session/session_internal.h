@@ -119,6 +119,8 @@ heddle_status hd_session_compare(const heddle_session *session, heddle_comm *com
  * is neither `source` nor a result still promised. */
 heddle_status hd_session_result(void **out, heddle_session *session, const hd_session_side *to,
                                 const heddle_tensor *dst, const void *source);
+/* Peers reach x's memory, where this rank's part of `side` lies dense: a switch reads it, or writes it, there. */
+int hd_session_is_direct(const heddle_session *session, const heddle_tensor *x, const hd_session_side *side);
 /* Copies a result that could not be written to dst directly; nothing otherwise. */
 heddle_status hd_session_deliver(const heddle_session *session, hd_session_edge *edge, const heddle_tensor *dst,
                                  const void *result, heddle_stream stream);

@@ -3,6 +3,7 @@
 #include "runtime/comm/comm_internal.h"
 #include "runtime/layout/algebra.h"
 #include "runtime/reshard/plan.h"
+#include "runtime/session/gated.h"
 #include "session_internal.h"
 
 #include <string.h>
@@ -14,6 +15,7 @@ typedef struct passage {
     const char *verb;   /* for sentences: "entering" */
     const char *tensor; /* "x" */
     int direction;
+    const hd_device_gate *gate; /* x's change, made on the way; NULL: there is none */
 } passage;
 
 /* Plain comparison: the usual case needs no more. hd_session_edge_get finds what is equal in another form. */
@@ -139,7 +141,8 @@ static heddle_status execute(const passage *p, heddle_tensor *x, const heddle_te
         return give_up(p, st);
     }
     const int64_t before = hd_reshard_measured_bytes(edge->reshard);
-    st = heddle_reshard_execute(edge->reshard, src, result, stream);
+    st = p->gate != NULL ? hd_reshard_execute_gated(edge->reshard, src, p->gate, result, stream)
+                         : heddle_reshard_execute(edge->reshard, src, result, stream);
     if (st != HEDDLE_OK) {
         return hd_fail_prefix(st, "%s '%s'", p->verb, p->stage);
     }
@@ -173,7 +176,7 @@ static heddle_status move(const passage *p, heddle_tensor *x, const heddle_tenso
         record->bytes_sent = edge->bytes_planned;
         describe(x, session, &edge->to, NULL);
     } else {
-        record->path = edge->path;
+        record->path = p->gate != NULL ? "fused push" : edge->path;
         record->bytes_messages = edge->bytes_messages;
         HD_TRY(execute(p, x, dst, edge, record, stream));
     }
@@ -272,15 +275,31 @@ static heddle_status missing(const char *function, const heddle_session *session
 heddle_status heddle_session_enter(heddle_session *session, const char *stage, heddle_tensor *x,
                                    const heddle_tensor *dst, heddle_stream stream)
 {
-    const passage p = {session, stage, "entering", "x", HD_FORWARD};
+    const passage p = {session, stage, "entering", "x", HD_FORWARD, NULL};
     return session == NULL || stage == NULL || x == NULL ? missing("heddle_session_enter", session, stage, "x")
                                                          : pass(&p, x, dst, stream);
+}
+
+int hd_session_takes_gate(const heddle_session *session, const heddle_tensor *x)
+{
+    const int next = session->next[HD_FORWARD];
+    const hd_session_edge *edge = session->stages[next].edge[HD_FORWARD];
+    return edge != NULL && edge->reshard != NULL && hd_reshard_takes_gate(edge->reshard) &&
+           same_form(&x->layout, &edge->from.layout, session->info.mesh.naxes) &&
+           hd_session_is_direct(session, x, &edge->from);
+}
+
+heddle_status hd_session_enter_gated(heddle_session *session, const char *stage, heddle_tensor *x,
+                                     const hd_device_gate *gate, heddle_stream stream)
+{
+    const passage p = {session, stage, "entering", "x", HD_FORWARD, gate};
+    return pass(&p, x, NULL, stream);
 }
 
 heddle_status heddle_session_backward(heddle_session *session, const char *stage, heddle_tensor *dx,
                                       const heddle_tensor *dst, heddle_stream stream)
 {
-    const passage p = {session, stage, "leaving backward from", "dx", HD_BACKWARD};
+    const passage p = {session, stage, "leaving backward from", "dx", HD_BACKWARD, NULL};
     return session == NULL || stage == NULL || dx == NULL ? missing("heddle_session_backward", session, stage, "dx")
                                                           : pass(&p, dx, dst, stream);
 }

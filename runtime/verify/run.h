@@ -18,6 +18,7 @@ struct run_task {
     int64_t passes; /* the fastest counts; of the way forward the median, too */
     int threads, backward, recompute;
     int blocks_on_device; /* where comm has a device blocks compute there; 0: switches alone are done there */
+    int unfused;          /* of blocks on the device: as in heddle_executor_options */
     int is_reference;     /* 1: the run on one rank that the others' is compared with */
     int *step_of;         /* [ranks] step each is in, from 1; memory shared by forked ranks; may be NULL */
     /* Told of every step that rank 0 begins, and of step -1 at the end; NULL: nobody watches. */

@@ -228,6 +228,7 @@ static heddle_status make_executor(run_pass *f, const heddle_schedule *schedule)
     heddle_executor_options_init(&options);
     options.backward = task->backward;
     options.recompute = task->recompute;
+    options.unfused = task->unfused;
     options.timed = 1;
     options.weights = make_weights;
     options.before = begin_step;

@@ -1,12 +1,13 @@
-/* A model's whole pass on a device, its switches with it, captured into one graph: replays have the bits of calls. */
+/* A model's whole pass on a device, its switches with it: captured into one graph, replays have the bits of calls; and
+ * so have switches that end the stage before them. */
 #include "device_sim.h"
 #include "executor_fixture.h"
 
 /* Kernels of sanitizers take ten to a hundred times as long. */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { REPLAYS = 2 };
+enum { REPLAYS = 2, PASSES = 1 };
 #else
-enum { REPLAYS = 20 };
+enum { REPLAYS = 20, PASSES = 2 };
 #endif
 enum { MOST_BYTES = ELEMS * sizeof(float) };
 
@@ -15,6 +16,8 @@ typedef struct whole {
     bench b;
     heddle_tensor first, x, dx;
     void *x_memory, *dx_memory, *vector, *text;
+    heddle_executor_options options;
+    int64_t most_workspace_bytes; /* of each stage; 0: what they want */
     heddle_conditioning conditioning;
     heddle_stream stream;
     float start[ELEMS];
@@ -31,17 +34,24 @@ static heddle_status on_device(void **out, const bench *b, const void *host, siz
     return st == HEDDLE_OK ? device_copy_now(b->comm, *out, host, bytes) : st;
 }
 
-static heddle_status set_up(whole *w, heddle_comm *comm, int backward)
+static void choose(whole *w, heddle_comm *comm, int backward)
 {
-    heddle_status st = HEDDLE_OK;
     memset(w, 0, sizeof *w);
     w->backward = backward;
+    w->options = options_on(comm);
+    w->options.blocks = HEDDLE_SPACE_DEVICE;
+    w->options.backward = backward;
+    w->options.keeps_weights = !backward;
+}
+
+static heddle_status set_up(whole *w, heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
     HD_TRY(make_bench(&w->b, comm));
-    heddle_executor_options options = options_on(comm);
-    options.blocks = HEDDLE_SPACE_DEVICE;
-    options.backward = backward;
-    options.keeps_weights = !backward;
-    HD_TRY(heddle_executor_create(&w->b.executor, comm, w->b.schedule, w->b.stage, &options));
+    for (int i = 0; i < STAGES; i++) {
+        w->b.stage[i].most_workspace_bytes = w->most_workspace_bytes;
+    }
+    HD_TRY(heddle_executor_create(&w->b.executor, comm, w->b.schedule, w->b.stage, &w->options));
     HD_TRY(fill(&w->b));
     memcpy(w->start, w->b.data, sizeof w->start);
     HD_TRY(on_device(&w->x_memory, &w->b, w->start, MOST_BYTES));
@@ -51,8 +61,8 @@ static heddle_status set_up(whole *w, heddle_comm *comm, int backward)
     w->conditioning = (heddle_conditioning){w->vector, w->text, NULL};
     w->first = w->b.x;
     w->first.data = w->x_memory;
-    w->first.space = options.space;
-    w->first.device = options.device;
+    w->first.space = w->options.space;
+    w->first.device = w->options.device;
     HD_TRY(hd_comm_device(comm)->library->stream_create(&w->stream, heddle_comm_device(comm)));
     st = heddle_comm_barrier(comm); /* nobody allocates any more */
 out:
@@ -147,7 +157,8 @@ static heddle_status check(heddle_comm *comm, int backward)
     whole w;
     device_sim sim;
     void *graph = NULL;
-    HD_TRY(set_up(&w, comm, backward));
+    choose(&w, comm, backward);
+    HD_TRY(set_up(&w, comm));
     HD_TRY(device_sim_get(&sim));
     HD_TRY(enqueue(&w)); /* makes weights, and the switches' plans */
     HD_TRY(device_settle(comm, w.stream));
@@ -171,4 +182,105 @@ HD_RANK_CASE(a_forward_in_a_graph, "1 threads cuda peer", "2 threads cuda peer",
 HD_RANK_CASE(both_ways_in_a_graph, "2 threads cuda peer")
 {
     return check(comm, 1);
+}
+
+/* --- switches that end the stage before them ---------------------------------------------------------------------- */
+
+static heddle_status pass(results *out, whole *w)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(begin(w, 0));
+    HD_TRY(enqueue(w));
+    st = finish(out, w);
+out:
+    return st;
+}
+
+/* The steps of two passes, of which `apart` has nothing fused: the same bytes, and what was fused is said. The way into
+ * the first stage ends none. Returns how many were. */
+static heddle_status compare_steps(int *fused, const whole *w, const whole *apart)
+{
+    heddle_status st = HEDDLE_OK;
+    *fused = 0;
+    for (int i = 0; i <= STEPS; i++) {
+        heddle_executor_step a = HEDDLE_EMPTY(heddle_executor_step), b = HEDDLE_EMPTY(heddle_executor_step);
+        HD_TRY(heddle_executor_step_at(&a, w->b.executor, i, 0));
+        HD_TRY(heddle_executor_step_at(&b, apart->b.executor, i, 0));
+        CHECK(a.planned == b.planned && a.sent == b.sent && a.sent == a.planned);
+        const int is_fused = strcmp(a.path, "fused push") == 0;
+        CHECK(is_fused || strcmp(a.path, b.path) == 0);
+        CHECK(!is_fused || (i > 0 && strcmp(b.path, "device push") == 0));
+        *fused += is_fused;
+    }
+out:
+    return st;
+}
+
+/* How many switches there are behind stages that have rows here. The one to the end gathers: all rows go to all. */
+static heddle_status count_switches(int *out, const whole *apart)
+{
+    heddle_status st = HEDDLE_OK;
+    *out = 0;
+    for (int i = 1; i < STEPS; i++) {
+        heddle_executor_step step = HEDDLE_EMPTY(heddle_executor_step);
+        heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+        heddle_box box;
+        HD_TRY(heddle_executor_step_at(&step, apart->b.executor, i, 0));
+        HD_TRY(heddle_schedule_stage_at(&stage, apart->b.schedule, i - 1));
+        HD_TRY(heddle_layout_box(&box, &apart->b.info.shape, &apart->b.info.mesh, &stage.layout,
+                                 heddle_comm_rank(apart->b.comm)));
+        *out += strcmp(step.path, "device push") == 0 && heddle_box_elems(&box) > 0;
+    }
+out:
+    return st;
+}
+
+/* Stages that go through their box in parts have nothing to leave. */
+static heddle_status check_fused(heddle_comm *comm, int backward, int64_t most_workspace_bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    whole fused, apart;
+    results a, b;
+    int switches = 0, found = 0;
+    choose(&fused, comm, backward);
+    choose(&apart, comm, backward);
+    fused.options.timed = apart.options.timed = 1; /* so that bytes are counted by now */
+    apart.options.unfused = 1;
+    fused.most_workspace_bytes = apart.most_workspace_bytes = most_workspace_bytes;
+    HD_TRY(set_up(&fused, comm));
+    HD_TRY(set_up(&apart, comm));
+    for (int round = 0; round < PASSES; round++) {
+        HD_TRY(pass(&a, &fused));
+        HD_TRY(pass(&b, &apart));
+        CHECK(memcmp(&a, &b, sizeof a) == 0);
+        HD_TRY(count_switches(&switches, &apart));
+        CHECK(switches > 0 || heddle_comm_size(comm) > 3);
+        HD_TRY(compare_steps(&found, &fused, &apart));
+        CHECK(most_workspace_bytes == 0 ? found == switches : found == 0);
+    }
+    st = heddle_comm_barrier(comm);
+out:
+    tear_down(&fused);
+    tear_down(&apart);
+    return st;
+}
+
+HD_RANK_CASE(fused_switches_have_the_bits_of_others, "3 threads cuda peer", "6 threads cuda peer")
+{
+    return check_fused(comm, 0, 0);
+}
+
+HD_RANK_CASE(fused_switches_between_processes, "2 shm cuda peer")
+{
+    return check_fused(comm, 0, 0);
+}
+
+HD_RANK_CASE(switches_behind_parts_are_not_fused, "2 threads cuda peer")
+{
+    return check_fused(comm, 0, 2048);
+}
+
+HD_RANK_CASE(fused_switches_and_tapes, "2 threads cuda peer")
+{
+    return check_fused(comm, 1, 0);
 }

@@ -1,11 +1,12 @@
 """What stages of blocks cost on a device, beside the device's own copy and PyTorch, in one process.
 
-    python3 tests/device/blocks.py rows | products | temporal | spatial | linear | pair        by HEDDLE_PROBE
+    python3 tests/device/blocks.py rows | tail | products | temporal | spatial | linear | pair        by HEDDLE_PROBE
 
 A line for each thing measured; a ratio above 1 means that heddle is faster. What both compute is compared first. The
 widths are STDiT3's. PROBE_EMULATED=1: small, on the emulated device (tests/device/probe.py). Exit 77: torch or a device
 is missing.
 """
+import ctypes
 import sys
 
 from probe import EMULATED, DEVICE, NUMBERS, STREAM, Probe, There, alternating, by_turns, check, host_us, settle, torch
@@ -74,6 +75,20 @@ def rows(probe):
     for name in works:
         tell(f"rows: {name}", f"{speed[name] / speed['copy']:.3f} of the copy's {speed['copy'] / 1e9:.2f} TB/s",
              f"{found[name]:.3f} ms")
+
+
+def tail(probe):
+    """Gate and residual with the switch behind it: one after the other, and by one kernel; ranks share the device."""
+    rounds, calls = (2, 1) if EMULATED else (9, 10)
+    for ranks in (2,) if EMULATED else (2, 4):
+        for b, t, s in ((1, 4, 6),) if EMULATED else ((B, T, S), (2, 32, 1590), (1, *LATENCY)):
+            ms = (ctypes.c_double * (2 * rounds))()
+            line = f"bf16[b={b} t={t} s={s} c={C}] on [sp={ranks}]: t@sp -> s@sp"
+            probe("tail", ms, line.encode(), ranks, rounds, calls, b"cuda:0")
+            apart, fused = sorted(ms[:rounds]), sorted(ms[rounds:])
+            middle = rounds // 2
+            tell(f"tail: {ranks} ranks, b={b} t={t} s={s}", f"fused {apart[middle] / fused[middle]:.3f} times",
+                 f"by minima {apart[0] / fused[0]:.3f}", f"{apart[middle]:.4f} and {fused[middle]:.4f} ms")
 
 
 # --- products
@@ -437,8 +452,7 @@ def pair(probe):
 
 
 def main():
-    ways = {"rows": rows, "products": products, "temporal": temporal, "spatial": spatial, "linear": linear,
-            "pair": pair}
+    ways = {way.__name__: way for way in (rows, tail, products, temporal, spatial, linear, pair)}
     if len(sys.argv) != 2 or sys.argv[1] not in ways:
         print(__doc__)
         return 2

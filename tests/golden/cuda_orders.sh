@@ -77,7 +77,7 @@ else
     # acquire for a wait, and polls that do neither. Bytes go 16 at a time; who reads a peer's memory reads what is there
     # now.
     per_kernel() { orders "$work/move.ptx" | awk -v kernel="$1" -v text="$2" '$1 == kernel && index($2, text) == 1 { n++ } END { print n + 0 }'; }
-    for kernel in push_few push_any pull_few pull_any clear_any; do
+    for kernel in push_few push_any pull_few pull_any clear_any push_gated_bf; do # names as far as their digits
         while read -r instruction most; do
             found=$(per_kernel $kernel "$instruction")
             [ "$found" -ge 1 ] && [ "$found" -le "$most" ] || fail "$kernel has $instruction $found times, wanted 1 to $most"
@@ -88,6 +88,7 @@ atom.add.acq_rel.gpu 1
 st.global.L1::no_allocate.v4 8"
         loads=$(per_kernel $kernel ld.global.nc.L1::no_allocate.v4)
         case $kernel in
+        push_gated_bf) [ "$loads" = 12 ] || fail "$kernel loads 16 bytes at a time $loads times, wanted 4 of x and 8 of y" ;;
         push_*) [ "$loads" = 8 ] || fail "$kernel loads 16 bytes at a time $loads times, wanted 8" ;;
         *) [ "$loads" = 0 ] || fail "$kernel reads what others may write as if nobody did" ;;
         esac

@@ -58,9 +58,9 @@ done
 for source in move sum; do
     ! grep -E ' (CALL|MUFU)' "$work/$source" | head -3 | grep . || fail "$source.cu divides, or calls something that does"
 done
-for kernel in push_few push_any pull_few pull_any clear_any; do
+for kernel in push_few push_any pull_few pull_any clear_any push_gated_f32 push_gated_bf16 push_gated_f16; do
     [ "$(count move $kernel '^STG.*[.]128')" = 8 ] || fail "$kernel does not store 8 times 16 bytes"
-    case $kernel in push*) constant=8 peers=0 ;; pull*) constant=0 peers=8 ;; *) constant=0 peers=0 ;; esac
+    case $kernel in push_gated_f32) constant=12 peers=0 ;; push_gated*) constant=20 peers=0 ;; push*) constant=8 peers=0 ;; pull*) constant=0 peers=8 ;; *) constant=0 peers=0 ;; esac
     [ "$(count move $kernel '^LDG.*[.]128.*CONSTANT')" = $constant ] || fail "$kernel does not load $constant times 16 bytes that nobody writes"
     [ "$(count move $kernel '^LDG.*[.]128$')" = $peers ] || fail "$kernel does not load $peers times 16 bytes that others write"
 done

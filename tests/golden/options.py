@@ -205,6 +205,7 @@ TABLE = {
     ("run", "check"): (["--ranks", "2"], ["--ranks", "2", "--check"], out(r"(?m)^check: bitwise equal")),
     ("run", "device"): (["--ranks", "2"], ["--ranks", "2", "--device", "cuda:99"], code),
     ("run", "blocks"): (["--ranks", "2"], ["--ranks", "2", "--blocks", "host"], Fails(2, "--device is needed")),
+    ("run", "fused"): (["--ranks", "2"], ["--ranks", "2", "--fused", "no"], Fails(2, "a --device, which is needed")),
     ("run", "wire"): (["--ranks", "2"], ["--ranks", "2", "--wire", "nccl"], Fails(2, "--device is needed")),
     ("run", "json"): (["--ranks", "2"], ["--ranks", "2", "--json"], out(r"^\{")),
 }

@@ -78,6 +78,12 @@ has "check: bytes sent = bytes planned for 3 ranks"
 has "blocks and switches on cuda:0, cuda:1 by wire peer, copied to and from host memory: 0 bytes"
 says "blocks there, bf16" 0 "$bits" "$model" --size t=5,s=14,c=64 --layers 1 --device cuda --ranks 2 --check --backward \
     --recompute --dtype bf16 --transport shm
+there "blocks there, apart" 0 "$bits" --ranks 3 --check --wire peer --fused no --output "$folder/apart.npy"
+! grep -q "fused push" "$folder/out" || { echo "FAILED: fused all the same"; failed=1; }
+cmp "$folder/1.npy" "$folder/apart.npy" || { echo "FAILED: other bits with switches apart"; failed=1; }
+there "blocks there, fused" 0 "fused push" --ranks 3 --wire peer --output "$folder/fused.npy"
+cmp "$folder/1.npy" "$folder/fused.npy" || { echo "FAILED: other bits with fused switches"; failed=1; }
+says "a fused switch and no device" 2 "which is needed" "$model" --ranks 2 --fused no
 there "blocks there, json" 0 '"blocks_on": "cuda:0, cuda:1"' --ranks 2 --json
 there "a method there" 0 "check: equal within the tolerance to one rank" --ranks 3 --check --backward --method s.attn=ring
 has "check: bytes sent = bytes planned for 3 ranks"

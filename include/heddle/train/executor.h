@@ -51,6 +51,10 @@ typedef struct heddle_executor_options {
      * alone. Where blocks are on the device, and `timed` is 0, a pass behind the first one may be captured into a graph
      * then, its switches with it. */
     int keeps_weights;
+    /* 1: a stage on a device stores its result, and the switch behind it reads that. 0: where devices store to one
+     * another's memory (the wire peer) and the switch moves all of it once, the stage's last kernel, gate and residual,
+     * stores it where the switch would (heddle_executor_step.path: "fused push"). Bits and bytes are the same. */
+    int unfused;
 } heddle_executor_options;
 
 HEDDLE_API void heddle_executor_options_init(heddle_executor_options *options);

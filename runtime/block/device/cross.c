@@ -99,8 +99,8 @@ heddle_status hd_on_cross(hd_on_call *call)
             const hd_device_rows of = {.dtype = call->dtype, .rows = count * rows, .c = c};
             HD_TRY(hd_on_layer(call, HD_LAYER_CROSS_PROJ, change, at_row(call, a.o, s * rows, c), count * rows));
             void *keep = call->kept.x != NULL ? at_row(call, call->kept.x, s * rows, c) : NULL;
-            HD_TRY(HD_ON_LAUNCH(call, gate_residual, &of, at_row(call, call->view->x, s * rows, c), change, HEDDLE_F32,
-                                NULL, keep));
+            const hd_device_gate added = {of, change, NULL, keep};
+            HD_TRY(hd_on_change(call, at_row(call, call->view->x, s * rows, c), &added));
         }
     }
 out:

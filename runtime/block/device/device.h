@@ -45,7 +45,8 @@ struct hd_block_on {
     size_t bytes;      /* of these */
     hd_on_room *room;
     int has_gradients;
-    hd_broken broken; /* what could not be cleared, for the next call */
+    hd_device_gate *left; /* by forward calls (runtime/block/gate.h); NULL: they leave nothing */
+    hd_broken broken;     /* what could not be cleared, for the next call */
 };
 
 /* One call of a block. */
@@ -60,9 +61,10 @@ typedef struct hd_on_call {
     const heddle_conditioning_gradient *wanted; /* NULL: none */
     int64_t rows, c;
     heddle_dtype dtype;
-    int is_dry;        /* nothing is launched; arrays have addresses that nobody may use */
-    char *base;        /* of the workspace */
-    size_t used, most; /* bytes of it, now and at any time */
+    hd_device_gate *left; /* gets the change of x, which is left undone; NULL: it is done */
+    int is_dry;           /* nothing is launched; arrays have addresses that nobody may use */
+    char *base;           /* of the workspace */
+    size_t used, most;    /* bytes of it, now and at any time */
 } hd_on_call;
 
 #define HD_ON_NOWHERE ((void *)(uintptr_t)256) /* an array of a dry call */
@@ -127,14 +129,17 @@ hd_device_rows hd_on_rows(const hd_on_call *call);
 /* Row `which` of the first sample's vector; NULL: the block is not modulated. */
 const float *hd_on_condition(const hd_on_call *call, int which);
 heddle_status hd_on_norm(hd_on_call *call, void *dst, const void *src, int base);
-/* The end of a forward: x gets the change y, and a tape x as it was. */
-heddle_status hd_on_gate(hd_on_call *call, void *x, const float *y, int gate);
 /* dst = src W^T + bias of rows of layer i, in the type that the layer gives. */
 heddle_status hd_on_layer(hd_on_call *call, int layer, void *dst, const void *src, int64_t rows);
 /* A product; also one of a gradient. */
 heddle_status hd_on_product(hd_on_call *call, const heddle_product *of, const heddle_product_call *product);
 /* Of what layer i gives. */
 heddle_dtype hd_on_layer_dtype(const heddle_block *block, int layer);
+
+/* --- gate.c: the end of a forward; x gets its change, and a tape x as it was */
+
+heddle_status hd_on_gate(hd_on_call *call, void *x, const float *y, int gate);
+heddle_status hd_on_change(hd_on_call *call, void *x, const hd_device_gate *gate); /* of some of the rows */
 
 /* --- launch_back.c: the same of backward */
 

@@ -31,12 +31,6 @@ heddle_status hd_on_norm(hd_on_call *call, void *dst, const void *src, int base)
                         hd_on_condition(call, base + HD_SCALE));
 }
 
-heddle_status hd_on_gate(hd_on_call *call, void *x, const float *y, int gate)
-{
-    const hd_device_rows of = hd_on_rows(call);
-    return HD_ON_LAUNCH(call, gate_residual, &of, x, y, HEDDLE_F32, hd_on_condition(call, gate), call->kept.x);
-}
-
 heddle_status hd_on_product(hd_on_call *call, const heddle_product *of, const heddle_product_call *product)
 {
     heddle_status st = HEDDLE_OK;

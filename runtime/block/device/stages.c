@@ -25,6 +25,12 @@ static heddle_status make_ready(heddle_block *block, int for_backward, heddle_st
     return st == HEDDLE_OK ? hd_sharded_make(block, for_backward) : st;
 }
 
+/* Who moves x on changes all of it at once. */
+static hd_device_gate *left_by(const heddle_block *block, const hd_on_parts *parts)
+{
+    return parts->cut == HD_ON_WHOLE ? block->on->left : NULL;
+}
+
 heddle_status hd_on_forward(heddle_block *block, const hd_block_view *view, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
@@ -34,6 +40,7 @@ heddle_status hd_on_forward(heddle_block *block, const hd_block_view *view, hedd
     size_t bytes = 0;
     HD_TRY(make_ready(block, 0, stream));
     HD_TRY(hd_on_divide(&parts, &bytes, &call, stage, NULL));
+    call.left = left_by(block, &parts);
     st = hd_on_run(&call, stage, &parts, bytes);
 out:
     return st;
@@ -49,6 +56,7 @@ heddle_status hd_on_forward_tape(heddle_block *block, const hd_block_view *view,
     HD_TRY(make_ready(block, 1, stream));
     HD_TRY(hd_on_keep(&call.kept, &call, tape, stream));
     HD_TRY(hd_on_divide(&tape->parts, &bytes, &call, stage, back_of[block->options.kind]));
+    call.left = left_by(block, &tape->parts);
     HD_TRY(hd_on_run(&call, stage, &tape->parts, bytes));
     tape->forward = block->sharded != NULL ? block->sharded->held : 0;
 out:

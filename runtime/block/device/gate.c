@@ -1,0 +1,41 @@
+/* The end of a stage's forward on a device: x gets its change, here or by whoever moves x on. */
+#include "runtime/block/gate.h"
+
+#include "runtime/block/device/device.h"
+
+void hd_block_leave_gate(heddle_block *block, hd_device_gate *left)
+{
+    if (block->on != NULL) {
+        block->on->left = left;
+    }
+}
+
+heddle_status hd_block_gate_is_enqueued(heddle_block *block, heddle_stream stream)
+{
+    hd_on_room *room = block->on->room;
+    int captures = 0;
+    heddle_status st = hd_on_room_begin(&captures, room, stream);
+    return st == HEDDLE_OK ? hd_on_room_end(room, captures, stream, st) : st;
+}
+
+/* Rows and their change lie as a kernel wants them that takes whole pieces. */
+static int can_leave(const hd_on_call *call, const void *x, const hd_device_gate *gate)
+{
+    return call->left != NULL && gate->rows.rows == call->rows && (uintptr_t)x % 16 == 0 &&
+           hd_device_gate_is_whole(gate);
+}
+
+heddle_status hd_on_change(hd_on_call *call, void *x, const hd_device_gate *gate)
+{
+    if (!call->is_dry && can_leave(call, x, gate)) {
+        *call->left = *gate;
+        return HEDDLE_OK;
+    }
+    return HD_ON_LAUNCH(call, gate_residual, &gate->rows, x, gate->y, HEDDLE_F32, gate->gate, gate->keep);
+}
+
+heddle_status hd_on_gate(hd_on_call *call, void *x, const float *y, int gate)
+{
+    const hd_device_gate all = {hd_on_rows(call), y, hd_on_condition(call, gate), call->kept.x};
+    return hd_on_change(call, x, &all);
+}
