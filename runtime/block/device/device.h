@@ -151,7 +151,12 @@ heddle_status hd_on_weight(hd_on_call *call, int layer, heddle_dtype dtype, cons
                            int64_t rows);
 heddle_status hd_on_columns(hd_on_call *call, const hd_device_columns *of, float *dst, float *dst_times,
                             int64_t stride);
-/* Through the last layer, which was given x: its gradients and the gate's, and dx, of that type. */
+/* Through the last layer: dx, of that type, and *dy, what came through the gate. */
+heddle_status hd_on_out_through(hd_on_call *call, const void **dy, int layer, void *dx, heddle_dtype dx_dtype,
+                                int gate);
+/* The gradients of that layer, which was given x, and of the gate. */
+heddle_status hd_on_out_weight(hd_on_call *call, int layer, const void *dy, const void *x, int gate);
+/* Both. */
 heddle_status hd_on_out_back(hd_on_call *call, int layer, void *dx, heddle_dtype dx_dtype, const void *x, int gate);
 /* Through the first layer and the norm in front of it: their gradients, and that of the activation x. */
 heddle_status hd_on_in_back(hd_on_call *call, int layer, const void *dy, const void *x, int base);

@@ -77,21 +77,38 @@ out:
     return st;
 }
 
-heddle_status hd_on_out_back(hd_on_call *call, int layer, void *dx, heddle_dtype dx_dtype, const void *x, int gate)
+heddle_status hd_on_out_through(hd_on_call *call, const void **dy, int layer, void *dx, heddle_dtype dx_dtype, int gate)
 {
     heddle_status st = HEDDLE_OK;
     const hd_device_rows of = hd_on_rows(call);
     const float *factor = hd_on_condition(call, gate);
-    const size_t before = call->used;
-    const void *dy = call->view->x;
+    *dy = call->view->x;
     if (factor != NULL) {
         void *gated = hd_on_take(call, call->rows * call->c, hd_block_elem_bytes(call->block));
-        HD_TRY(HD_ON_LAUNCH(call, scale_rows, &of, gated, dy, factor));
-        dy = gated;
+        HD_TRY(HD_ON_LAUNCH(call, scale_rows, &of, gated, *dy, factor));
+        *dy = gated;
     }
-    HD_TRY(hd_on_through(call, layer, dx, dx_dtype, dy, call->rows));
+    st = hd_on_through(call, layer, dx, dx_dtype, *dy, call->rows);
+out:
+    return st;
+}
+
+heddle_status hd_on_out_weight(hd_on_call *call, int layer, const void *dy, const void *x, int gate)
+{
+    heddle_status st = HEDDLE_OK;
     HD_TRY(hd_on_weight(call, layer, call->dtype, dy, x, call->rows));
-    HD_TRY(gate_back(call, layer, x, gate));
+    st = gate_back(call, layer, x, gate);
+out:
+    return st;
+}
+
+heddle_status hd_on_out_back(hd_on_call *call, int layer, void *dx, heddle_dtype dx_dtype, const void *x, int gate)
+{
+    heddle_status st = HEDDLE_OK;
+    const size_t before = call->used;
+    const void *dy = NULL;
+    HD_TRY(hd_on_out_through(call, &dy, layer, dx, dx_dtype, gate));
+    st = hd_on_out_weight(call, layer, dy, x, gate);
     call->used = before;
 out:
     return st;
