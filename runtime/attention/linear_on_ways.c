@@ -90,8 +90,8 @@ static heddle_status make_route(hd_route **out, struct hd_linear_on *on, const s
                    .src = {.in = HD_IN_SRC},
                    .dst = {.in = HD_IN_DST}}},
         .nphases = 1,
-        .whole_src = {.run_bytes = p->state_bytes},
-        .whole_dst = {.run_bytes = all},
+        .whole_src = {.run_bytes = parts->sends > 0 ? p->state_bytes : 0},
+        .whole_dst = {.run_bytes = parts->recvs > 0 ? all : 0}, /* else dst keeps what an earlier step has brought */
         .src_bytes = p->state_bytes,
         .dst_bytes = all,
         .dtype = HEDDLE_F32,

@@ -24,6 +24,13 @@ static inline int says(const char *wanted)
         }                                                                                                              \
     } while (0)
 
+static inline void skip_on_card(const char *why)
+{
+    if (is_on_card()) {
+        hd_skip("gpu", "%s", why);
+    }
+}
+
 static inline heddle_comm_options device_options(const char *device, heddle_wire wire)
 {
     heddle_comm_options options;
@@ -47,7 +54,7 @@ static inline void run(int n, const char *transport, const char *device, heddle_
 static inline heddle_comm *alone_on(heddle_wire wire)
 {
     heddle_comm *comm = NULL;
-    const heddle_comm_options options = device_options(getenv("HEDDLE_TEST_CARD") == NULL ? "cuda:1" : "cuda:0", wire);
+    const heddle_comm_options options = device_options(is_on_card() ? "cuda:0" : "cuda:1", wire);
     HD_OK(heddle_comm_open(&comm, "self", &options)); /* the second one of several: nothing may take the current one */
     return comm;
 }

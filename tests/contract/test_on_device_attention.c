@@ -1,17 +1,11 @@
 /* Attention over a sharded dim on the emulated device: every method that works there against the double-precision
  * reference, bytes as planned, the same bits in every run, and what is refused. */
-#include "found.h"
-#include "on_device.h"
+#include "random_on_device.h"
 
 #include "runtime/verify/attention_check.h"
 
 #include <stdio.h>
 #include <string.h>
-
-typedef struct job {
-    int count;
-    uint64_t seed;
-} job;
 
 static heddle_status check(heddle_comm *comm, const attention_case *c)
 {
@@ -36,42 +30,36 @@ static int draw(attention_case *c, random_source *source, int ranks)
     return c->options.method != HEDDLE_ATTENTION_RSA;
 }
 
-static heddle_status random_cases(heddle_comm *comm, void *arg)
+static heddle_status any_method(heddle_comm *comm, random_source *source, int i)
 {
-    const job *j = arg;
-    random_source source = {j->seed};
-    heddle_status st = HEDDLE_OK;
-    for (int done = 0; done < j->count && st == HEDDLE_OK;) {
-        attention_case c;
-        if (draw(&c, &source, heddle_comm_size(comm))) {
-            st = check(comm, &c);
-            done++;
-        }
+    (void)i;
+    attention_case c;
+    while (!draw(&c, source, heddle_comm_size(comm))) {
     }
-    return st;
-}
-
-static void run_random(int ranks, const char *transport, heddle_wire wire, int count)
-{
-    job j = {.count = hd_rounds(count), .seed = 100 + (uint64_t)ranks};
-    const heddle_comm_options options = device_options("cuda", wire);
-    HD_OK(heddle_run_ranks_with(ranks, transport, &options, random_cases, &j));
+    return check(comm, &c);
 }
 
 HD_CASE(any_method_on_threads)
 {
-    run_random(1, "threads", HEDDLE_WIRE_PEER, 6);
-    run_random(2, "threads", HEDDLE_WIRE_PEER, 8);
+    run_random(1, "threads", HEDDLE_WIRE_PEER, any_method, 6);
+    run_random(2, "threads", HEDDLE_WIRE_PEER, any_method, 8);
 }
 
 HD_CASE(any_method_on_more_threads)
 {
-    run_random(3, "threads", HEDDLE_WIRE_PEER, 6);
-    run_random(4, "threads", HEDDLE_WIRE_PEER, 5);
+    run_random(3, "threads", HEDDLE_WIRE_PEER, any_method, 6);
+    run_random(4, "threads", HEDDLE_WIRE_PEER, any_method, 5);
+}
+
+HD_CASE(any_method_by_messages)
+{
+    skip_on_card("several ranks of one device by NCCL are those of heddle verify");
+    run_random(2, "threads", HEDDLE_WIRE_NCCL, any_method, 2);
+    run_random(3, "threads", HEDDLE_WIRE_NCCL, any_method, 2);
 }
 
 HD_CASE(any_method_on_processes)
 {
-    run_random(2, "shm", HEDDLE_WIRE_PEER, 3);
-    run_random(3, "shm", HEDDLE_WIRE_HOST, 3);
+    run_random(2, "shm", HEDDLE_WIRE_PEER, any_method, 3);
+    run_random(3, "shm", HEDDLE_WIRE_HOST, any_method, 3);
 }
