@@ -26,8 +26,8 @@ ctest --test-dir "$build" -N -R '^device/' | sed -n 's|.*device/\([a-z_]*\)@\([a
 tests=$(wc -l <"$out/tests")
 [ "$tests" -gt 0 ] || { echo "error: $build has no tests of devices" >&2; exit 1; }
 programs=$(cut -d' ' -f1 "$out/tests" | sort -u)
-# And those that attach a device by themselves and ask nothing of the emulated one.
-for what in attention block block_back block_sharded executor; do
+# And those that attach a device by themselves; cases that ask something of the emulated one are skipped.
+for what in attention attention_calls block block_back block_linear block_sharded executor linear linear_calls; do
     echo "test_on_device_$what"
 done >"$out/tests-of-a-card"
 for program in heddle example_05_device $programs $(cat "$out/tests-of-a-card"); do
