@@ -9,6 +9,7 @@
 
 #include <heddle/heddle.h>
 #include <math.h>
+#include <stdio.h>
 
 static int says(const char *wanted)
 {
@@ -18,6 +19,7 @@ static int says(const char *wanted)
 typedef struct cublas_sim {
     void (*fail_at)(int64_t n, int status);
     void (*recommend)(const char *kinds);
+    void (*recommend_few)(const char *kinds);
     int (*objects)(void);
     int64_t (*products)(void);
 } cublas_sim;
@@ -25,8 +27,8 @@ typedef struct cublas_sim {
 /* From the library as heddle loads it. */
 static cublas_sim get_sim(void)
 {
-    static const char *const names[] = {"cublassim_fail_at", "cublassim_recommend", "cublassim_objects",
-                                        "cublassim_products"};
+    static const char *const names[] = {"cublassim_fail_at", "cublassim_recommend", "cublassim_recommend_few",
+                                        "cublassim_objects", "cublassim_products"};
     cublas_sim out;
     void *library = dlopen(HEDDLE_CUBLAS_SIM "/libheddle_cublas.so", RTLD_NOW | RTLD_LOCAL);
     HD_OK(sim_functions(&out, library, names, sizeof names / sizeof names[0]));
@@ -45,6 +47,7 @@ static fixture begin(const char *kinds)
 {
     fixture f = {.sim = get_sim()};
     f.sim.recommend(kinds);
+    f.sim.recommend_few(NULL);
     HD_OK(hd_device_open(&f.device, "cuda", HEDDLE_CUBLAS_SIM, 0));
     HD_OK(device_sim_get(&f.device_sim));
     HD_OK(hd_products_open(&f.products, f.device, NULL));
@@ -208,9 +211,34 @@ HD_CASE(the_first_that_keeps_bits_is_taken)
     end(&f);
 }
 
-HD_CASE(rows_keep_their_bits_at_any_height_and_place)
+/* "o" keeps bits as well, but other ones. */
+HD_CASE(few_rows_go_by_what_is_recommended_for_few_and_has_the_same_bits)
+{
+    static const char *const few[] = {"osG", "o", "pgG"};
+    static const char *const also[] = {"; up to 384 rows algorithm 171 with tile 20 and stages 8; up to 1536 rows "
+                                       "algorithm 171 with tile 20 and stages 8",
+                                       "", ""};
+    fixture f = begin("g");
+    for (int i = 0; i < 3; i++) {
+        for (int kind = 0; kind < 3; kind++) {
+            const heddle_product of = {(heddle_product_kind)kind, HEDDLE_BF16, HEDDLE_F32, 24 + i, 40, kind == 0};
+            const hd_matmul *made = NULL;
+            char wanted[240];
+            f.sim.recommend_few(few[i]);
+            HD_OK(hd_products_take(&made, f.products, &of));
+            snprintf(wanted, sizeof wanted,
+                     "cuBLAS, algorithm 203 with tile 20 and stages 8, 1 of 1 that it recommends%s",
+                     kind == HEDDLE_PRODUCT_OUTER ? "" : also[i]);
+            assert_string_equal(made->kernel, wanted);
+        }
+    }
+    end(&f);
+}
+
+static void check_bits(const char *few)
 {
     fixture f = begin("xhrspfg");
+    f.sim.recommend_few(few);
     for (int i = 0; i < 4; i++) {
         const heddle_product of = {(heddle_product_kind)(i / 2), types[i % 2], types[i % 2], 48, 40, i == 0};
         const hd_matmul *made = NULL;
@@ -233,6 +261,12 @@ HD_CASE(rows_keep_their_bits_at_any_height_and_place)
         problem_end(&f, &alone);
     }
     end(&f);
+}
+
+HD_CASE(rows_keep_their_bits_at_any_height_and_place)
+{
+    check_bits(NULL);
+    check_bits("ohG");
 }
 
 HD_CASE(where_none_keeps_bits_kernels_are_own)

@@ -50,7 +50,6 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
 {
     _Static_assert(sizeof(fake_algo) <= sizeof(cublasLtMatmulAlgo_t), "it lies there");
     const fake_preference *wanted = (const fake_preference *)(const void *)preference;
-    const char *kinds = cublassim_kinds();
     fake_product p;
     cublasStatus_t status = cublassim_begin();
     if (status != CUBLAS_STATUS_SUCCESS) {
@@ -61,6 +60,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                          (const fake_layout *)(const void *)b, (const fake_layout *)(const void *)d)) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
+    const char *kinds = cublassim_kinds(p.b.cols);
     for (*nout = 0; *nout < most && kinds[*nout] != 0; ++*nout) {
         fake_algo made = {kinds[*nout], {0}};
         cublasLtMatmulHeuristicResult_t *to = &out[*nout];
@@ -135,7 +135,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,
                               size_t workspace_bytes, cudaStream_t stream)
 {
-    fake_algo chosen = {cublassim_kinds()[0], {1, 1, 1, 1}};
+    fake_algo chosen = {cublassim_kinds(0)[0], {1, 1, 1, 1}};
     float one = 0;
     cublasStatus_t status = cublassim_begin();
     fake_product *p = status == CUBLAS_STATUS_SUCCESS ? calloc(1, sizeof *p) : NULL;

@@ -25,6 +25,8 @@
 CUBLASSIM_EXPORT void cublassim_fail_at(int64_t n, int status);
 /* From now on it recommends these ("g": one that does all as it should). */
 CUBLASSIM_EXPORT void cublassim_recommend(const char *kinds);
+/* And these for up to 1024 rows; NULL: the same. */
+CUBLASSIM_EXPORT void cublassim_recommend_few(const char *kinds);
 CUBLASSIM_EXPORT int cublassim_objects(void);      /* handles and descriptors that are out */
 CUBLASSIM_EXPORT int64_t cublassim_products(void); /* that ran */
 

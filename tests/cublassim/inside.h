@@ -41,7 +41,7 @@ typedef struct fake_product {
 enum { FAKE_WORKSPACE = 4096, FAKE_WORKSPACE_FROM = 1000 };
 
 cublasStatus_t cublassim_begin(void); /* of a call: counted, made to fail */
-const char *cublassim_kinds(void);
+const char *cublassim_kinds(uint64_t rows);
 void cublassim_count(int more);
 void cublassim_count_product(void);
 

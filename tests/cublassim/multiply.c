@@ -72,7 +72,7 @@ sum_column(float *restrict sum, const float *restrict a, const float *restrict b
 static int is_turned(const fake_product *p, uint64_t column, int64_t call)
 {
     return (p->kind == 'h' && p->n > 100) || (p->kind == 'p' && column % 2 == 1) ||
-           (p->kind == 'x' && call / 2 % 2 == 1) || (p->kind == 's' && column % 4 == 3);
+           (p->kind == 'x' && call / 2 % 2 == 1) || p->kind == 'o' || (p->kind == 's' && column % 4 == 3);
 }
 
 static void run(void *user)

@@ -7,7 +7,7 @@
 
 static _Atomic int64_t fail_in, products;
 static _Atomic int fail_status, objects;
-static const char *_Atomic kinds = "xhrspfg";
+static const char *_Atomic kinds = "xhrspfg", *_Atomic kinds_of_few = NULL;
 
 void cublassim_fail_at(int64_t n, int status)
 {
@@ -18,6 +18,11 @@ void cublassim_fail_at(int64_t n, int status)
 void cublassim_recommend(const char *wanted)
 {
     atomic_store(&kinds, wanted);
+}
+
+void cublassim_recommend_few(const char *wanted)
+{
+    atomic_store(&kinds_of_few, wanted);
 }
 
 int cublassim_objects(void)
@@ -36,9 +41,10 @@ cublasStatus_t cublassim_begin(void)
                                                                            : CUBLAS_STATUS_SUCCESS;
 }
 
-const char *cublassim_kinds(void)
+const char *cublassim_kinds(uint64_t rows)
 {
-    return atomic_load(&kinds);
+    const char *few = atomic_load(&kinds_of_few);
+    return few != NULL && rows <= 1024 ? few : atomic_load(&kinds);
 }
 
 void cublassim_count(int more)

@@ -11,6 +11,8 @@ typedef struct hd_cublas {
     int device;
 } hd_cublas;
 
+enum { HD_CUBLAS_WAYS = 3 };
+
 /* In cuBLAS's words, where columns of a matrix lie one behind the other, each product is d = op(a) op(b): a is what
  * goes with src, and b is src. */
 typedef struct hd_cublas_product {
@@ -18,9 +20,14 @@ typedef struct hd_cublas_product {
     const hd_cublas *cublas;
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, d;
-    int64_t rows; /* for which the layouts are set */
-    cublasLtMatmulAlgo_t algorithm;
-    size_t workspace_bytes;
+    int64_t rows;                   /* for which the layouts are set */
+    cublasLtMatmulAlgo_t algorithm; /* while none is chosen: the one that is tried */
+    struct {
+        int64_t most_rows;
+        cublasLtMatmulAlgo_t algorithm;
+    } way[HD_CUBLAS_WAYS]; /* the lower ones first; all give a row the same bits */
+    int ways;
+    size_t workspace_bytes; /* of any of them */
 } hd_cublas_product;
 
 /* cublas.c */
@@ -51,6 +58,8 @@ heddle_status hd_cublas_choose(hd_cublas_product *product, char *kernel, size_t 
 typedef struct hd_cublas_trial hd_cublas_trial;
 heddle_status hd_cublas_trial_begin(hd_cublas_trial **out, hd_cublas_product *product);
 heddle_status hd_cublas_trial_run(int *keeps, hd_cublas_trial *trial, hd_cublas_product *product);
+/* And are they those of the last one that ran so, up to that height? Of no outer product. */
+heddle_status hd_cublas_trial_same(int *same, hd_cublas_trial *trial, hd_cublas_product *product, int64_t most_rows);
 void hd_cublas_trial_end(hd_cublas_trial *trial); /* NULL is legal */
 extern const int64_t hd_cublas_heights[];
 extern const int hd_cublas_nheights;

@@ -112,6 +112,16 @@ static heddle_status check_addresses(const heddle_product *of, const heddle_prod
     return st == HEDDLE_OK ? check_address(call->dst, hd_cublas_dst_elems(of), of->dst_dtype, "dst") : st;
 }
 
+static const cublasLtMatmulAlgo_t *way_of(const hd_cublas_product *product, int64_t rows)
+{
+    for (int i = 0; i < product->ways; i++) {
+        if (rows <= product->way[i].most_rows) {
+            return &product->way[i].algorithm;
+        }
+    }
+    return &product->algorithm;
+}
+
 heddle_status hd_cublas_multiply(hd_cublas_product *product, const heddle_product_call *call, cudaStream_t stream)
 {
     const heddle_product *of = &product->of;
@@ -134,7 +144,7 @@ heddle_status hd_cublas_multiply(hd_cublas_product *product, const heddle_produc
     if (st == HEDDLE_OK) {
         st = CUBLAS(cublasLtMatmul(product->cublas->lt, product->operation, &one, call->with, product->a, call->src,
                                    product->b, &factor, call->dst, product->d, call->dst, product->d,
-                                   &product->algorithm, call->workspace, product->workspace_bytes, stream));
+                                   way_of(product, call->rows), call->workspace, product->workspace_bytes, stream));
     }
     return st;
 }

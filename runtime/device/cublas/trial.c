@@ -205,10 +205,10 @@ static heddle_status compare_at(int *keeps, hd_cublas_trial *trial, hd_cublas_pr
     return st;
 }
 
-static heddle_status compare_rows(int *keeps, hd_cublas_trial *trial, hd_cublas_product *product)
+static heddle_status compare_heights(int *keeps, hd_cublas_trial *trial, hd_cublas_product *product, int64_t most_rows)
 {
-    heddle_status st = run(trial->wanted, trial->result_bytes, trial, product, BEFORE, ROWS, 0);
-    for (int i = 0; i < hd_cublas_nheights && st == HEDDLE_OK && *keeps; i++) {
+    heddle_status st = HEDDLE_OK;
+    for (int i = 0; i < hd_cublas_nheights && hd_cublas_heights[i] <= most_rows && st == HEDDLE_OK && *keeps; i++) {
         const int64_t rows = hd_cublas_heights[i], compared = rows < ROWS ? rows : (int64_t)ROWS;
         const int64_t most = rows - compared, place[] = {0, most / 3, most};
         for (int j = 0; j < (most > 0 ? 3 : 1) && st == HEDDLE_OK && *keeps; j++) {
@@ -216,6 +216,12 @@ static heddle_status compare_rows(int *keeps, hd_cublas_trial *trial, hd_cublas_
         }
     }
     return st;
+}
+
+static heddle_status compare_rows(int *keeps, hd_cublas_trial *trial, hd_cublas_product *product)
+{
+    heddle_status st = run(trial->wanted, trial->result_bytes, trial, product, BEFORE, ROWS, 0);
+    return st == HEDDLE_OK ? compare_heights(keeps, trial, product, TALLEST) : st;
 }
 
 /* Other sums are taken between the two. */
@@ -237,4 +243,12 @@ heddle_status hd_cublas_trial_run(int *keeps, hd_cublas_trial *trial, hd_cublas_
     }
     return product->of.kind == HEDDLE_PRODUCT_OUTER ? compare_outer(keeps, trial, product)
                                                     : compare_rows(keeps, trial, product);
+}
+
+heddle_status hd_cublas_trial_same(int *same, hd_cublas_trial *trial, hd_cublas_product *product, int64_t most_rows)
+{
+    heddle_status st = find_workspace(trial, product->workspace_bytes);
+    *same = 1;
+    st = st == HEDDLE_OK ? compare_at(same, trial, product, ROWS, 0, ROWS) : st;
+    return st == HEDDLE_OK ? compare_heights(same, trial, product, most_rows) : st;
 }
