@@ -360,18 +360,22 @@ HD_CASE(memory_of_blocks_is_limited)
     assert_int_equal(hd_sim_kernels(), 2);
 }
 
-/* Bytes of each block's memory behind a multiple of 16. */
-HD_KERNEL(where_memory_is, uint32_t *, beyond)
+typedef struct where_args {
+    uint32_t *beyond; /* bytes of each block's memory behind a multiple of 16 */
+} where_args;
+
+HD_KERNEL(where_memory_is, where_args, a)
 {
     HD_DYNAMIC_SHARED(char, memory);
-    hd_store_4(beyond + HD_BLOCK, (uint32_t)((uintptr_t)memory % 16));
+    hd_store_4(a.beyond + HD_BLOCK, (uint32_t)((uintptr_t)memory % 16));
 }
 
 HD_CASE(memory_of_every_block_is_aligned)
 {
-    uint32_t beyond[3] = {1, 1, 1}, *there = device_new(beyond, sizeof beyond);
-    HD_LAUNCH_SHARED(where_memory_is, 3, 1, 100, NULL, &there);
-    host_copy(beyond, there, sizeof beyond);
+    uint32_t beyond[3] = {1, 1, 1};
+    where_args a = {device_new(beyond, sizeof beyond)};
+    HD_LAUNCH_SHARED(where_memory_is, 3, 1, 100, NULL, &a);
+    host_copy(beyond, a.beyond, sizeof beyond);
     assert_int_equal(beyond[0] + beyond[1] + beyond[2], 0);
 }
 
