@@ -1,6 +1,6 @@
 /* Which algorithm carries out a product, at every height: the first one that cuBLAS recommends which splits nothing,
  * takes all heights, and keeps the bits of rows, as trials on the device show. Large tiles leave most of a device idle
- * where there are few rows: there the first one does that cuBLAS recommends for so many and that gives the same bits. */
+ * where there are few rows: there the first one does that cuBLAS recommends for so many with the same bits. */
 #include "runtime/device/cublas/cublas.h"
 
 #include <stdio.h>
