@@ -68,19 +68,43 @@ out:
 
 /* --- states ------------------------------------------------------------------------------------------------------- */
 
-/* Those in front of all segments. A fibre of one segment that is whole here begins with nothing. */
-static heddle_status make_states(struct hd_linear_on *on, hd_linear_way *way, int which)
+/* Parts of states of this rank's segments, and those that come before them: on their way when this returns, beside
+ * what the call's stream has next. */
+static heddle_status send_states(struct hd_linear_on *on, hd_linear_way *way, int which)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_linear_walks *w = &on->walks;
-    const float *in = NULL;
+    hd_linear_walks *w = &on->walks;
+    const heddle_device *library = on->device->library;
+    const heddle_stream stream = w->stream;
+    const int device = on->device->number;
     if (w->states[which] == NULL) {
         return HEDDLE_OK;
     }
     HD_TRY(hd_linear_on_launched(on, hd_linear_walks_parts(w, which), "linear"));
     if (on->problem->nranks > 1) {
         HD_TRY(hd_linear_on_launched(on, hd_linear_walks_states(w, which, NULL, way->own, 0), "linear_states"));
-        HD_TRY(hd_linear_way_go(&in, on, way));
+        HD_TRY(library->event_record(on->forked, device, stream));
+        HD_TRY(library->stream_wait(on->beside, on->forked, device));
+        w->stream = on->beside;
+        HD_TRY(hd_linear_way_go(on, way));
+        HD_TRY(library->event_record(on->joined, device, on->beside));
+    }
+out:
+    w->stream = stream;
+    return st;
+}
+
+/* Those in front of all segments, when they have come. A fibre of one segment that is whole here begins with zeros. */
+static heddle_status take_states(struct hd_linear_on *on, const hd_linear_way *way, int which)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_linear_walks *w = &on->walks;
+    const float *in = way->p > 0 ? way->in : NULL;
+    if (w->states[which] == NULL) {
+        return HEDDLE_OK;
+    }
+    if (on->problem->nranks > 1) {
+        HD_TRY(on->device->library->stream_wait(w->stream, on->joined, on->device->number));
     }
     HD_TRY(hd_linear_on_launched(on, hd_linear_walks_states(w, which, in, NULL, 1), "linear_states"));
     if (w->end != NULL && w->n == 0 && which == HD_WALKS_KV_LEFT) { /* no walk says it */
@@ -94,8 +118,10 @@ static heddle_status forward(struct hd_linear_on *on, void *unused)
 {
     (void)unused;
     heddle_status st = HEDDLE_OK;
-    HD_TRY(make_states(on, &on->way[0][0], HD_WALKS_KV_LEFT));
-    HD_TRY(make_states(on, &on->way[0][1], HD_WALKS_KV_RIGHT));
+    HD_TRY(send_states(on, &on->way[0][0], HD_WALKS_KV_LEFT));
+    HD_TRY(send_states(on, &on->way[0][1], HD_WALKS_KV_RIGHT));
+    HD_TRY(take_states(on, &on->way[0][0], HD_WALKS_KV_LEFT));
+    HD_TRY(take_states(on, &on->way[0][1], HD_WALKS_KV_RIGHT));
     st = hd_linear_on_launched(on, hd_linear_walks_forward(&on->walks), "linear");
 out:
     return st;
@@ -105,9 +131,12 @@ static heddle_status backward(struct hd_linear_on *on, void *unused)
 {
     (void)unused;
     heddle_status st = HEDDLE_OK;
-    HD_TRY(make_states(on, &on->way[1][0], HD_WALKS_G_LEFT));
-    HD_TRY(make_states(on, &on->way[1][1], HD_WALKS_G_RIGHT));
-    st = hd_linear_on_launched(on, hd_linear_walks_back(&on->walks), "linear");
+    HD_TRY(send_states(on, &on->way[1][0], HD_WALKS_G_LEFT));
+    HD_TRY(send_states(on, &on->way[1][1], HD_WALKS_G_RIGHT));
+    HD_TRY(hd_linear_on_launched(on, hd_linear_walks_dq(&on->walks), "linear"));
+    HD_TRY(take_states(on, &on->way[1][0], HD_WALKS_G_LEFT));
+    HD_TRY(take_states(on, &on->way[1][1], HD_WALKS_G_RIGHT));
+    st = hd_linear_on_launched(on, hd_linear_walks_dk_dv(&on->walks), "linear");
 out:
     return st;
 }

@@ -26,11 +26,12 @@ struct hd_linear_on {
     const hd_linear_problem *problem;
     heddle_comm *comm;
     hd_device *device;
-    heddle_stream own_stream;
-    hd_enqueued used;        /* by the last call */
-    hd_linear_walks walks;   /* arrays and stream are those of the call */
-    float *last;             /* the state behind this rank's rows */
-    hd_linear_way way[2][2]; /* of forward, of backward: rightward, leftward */
+    heddle_stream own_stream, beside; /* beside: states go from rank to rank while the call's stream walks */
+    void *forked, *joined;            /* events */
+    hd_enqueued used;                 /* by the last call */
+    hd_linear_walks walks;            /* arrays and stream are those of the call */
+    float *last;                      /* the state behind this rank's rows */
+    hd_linear_way way[2][2];          /* of forward, of backward: rightward, leftward */
     int64_t saved_bytes, workspace_bytes;
 };
 
@@ -39,8 +40,8 @@ struct hd_linear_on {
 /* Collective. */
 heddle_status hd_linear_ways_make(struct hd_linear_on *on);
 void hd_linear_ways_free(struct hd_linear_on *on);
-/* way->in from everybody's way->own; *in: that, or NULL where nothing comes before. */
-heddle_status hd_linear_way_go(const float **in, struct hd_linear_on *on, hd_linear_way *way);
+/* way->in from everybody's way->own, in the order of the walks' stream; nothing where this rank's place is 0. */
+heddle_status hd_linear_way_go(struct hd_linear_on *on, hd_linear_way *way);
 void hd_linear_ways_moved(heddle_attention_traffic *out, const struct hd_linear_on *on);
 
 /* --- linear_on_make.c */

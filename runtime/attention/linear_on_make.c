@@ -113,6 +113,9 @@ heddle_status hd_linear_on_take_all(heddle_linear_attention *a)
     on->used.names = (hd_enqueued_names){hd_comm_rank_name(a->comm, heddle_comm_rank(a->comm)), "last launch",
                                          "linear attention", ""};
     HD_TRY(on->device->library->stream_create(&on->own_stream, on->device->number));
+    HD_TRY(on->device->library->stream_create(&on->beside, on->device->number));
+    HD_TRY(on->device->library->event_create(&on->forked, on->device->number));
+    HD_TRY(on->device->library->event_create(&on->joined, on->device->number));
     on->walks = (hd_linear_walks){.kernels = on->device->library->kernels,
                                   .dtype = p->shape.dtype,
                                   .heads = p->heads,
@@ -156,9 +159,10 @@ void hd_linear_on_free(heddle_linear_attention *a)
         heddle_buffer_free(on->comm, (float *)(uintptr_t)on->walks.log2_decay);
     }
     hd_enqueued_close(&on->used);
-    if (on->own_stream != HEDDLE_NO_STREAM) {
-        on->device->library->stream_destroy(on->own_stream, on->device->number);
-    }
+    on->device->library->event_destroy(on->forked, on->device->number);
+    on->device->library->event_destroy(on->joined, on->device->number);
+    on->device->library->stream_destroy(on->own_stream, on->device->number);
+    on->device->library->stream_destroy(on->beside, on->device->number);
     hd_free(on);
     a->on = NULL;
     heddle_ignore(hd_sentence_say(&why, HEDDLE_OK));

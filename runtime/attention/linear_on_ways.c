@@ -237,21 +237,12 @@ out:
     return st;
 }
 
-heddle_status hd_linear_way_go(const float **in, struct hd_linear_on *on, hd_linear_way *way)
+heddle_status hd_linear_way_go(struct hd_linear_on *on, hd_linear_way *way)
 {
-    heddle_status st = HEDDLE_OK;
-    switch (on->problem->options.method) {
-    case HEDDLE_LINEAR_LASP:
-        st = from_neighbour(on, way);
-        break;
-    case HEDDLE_LINEAR_LASP2:
-        st = from_all(on, way);
-        break;
-    default:
-        st = by_scan(on, way);
-    }
-    *in = way->p > 0 ? way->in : NULL;
-    return st;
+    const heddle_linear_method method = on->problem->options.method;
+    return method == HEDDLE_LINEAR_LASP    ? from_neighbour(on, way)
+           : method == HEDDLE_LINEAR_LASP2 ? from_all(on, way)
+                                           : by_scan(on, way);
 }
 
 static void add_moved(int64_t *bytes, int64_t *messages, const hd_linear_way *way)

@@ -117,22 +117,36 @@ int hd_linear_walks_forward(const hd_linear_walks *w)
     return result(w, &of, HD_WALKS_KV_LEFT, HD_WALKS_KV_RIGHT);
 }
 
-int hd_linear_walks_back(const hd_linear_walks *w)
+/* Columns of v are those of the result. */
+static hd_device_linear turned(const hd_linear_walks *w)
 {
-    hd_device_linear dq = walk_of(w), dk = walk_of(w), dv = walk_of(w);
-    dq.dk = dk.dk = w->dv;
-    dq.dv = dk.dv = w->dk;
-    dq.is_turned = dk.is_turned = 1;
-    dq.q = dk.k = w->d_o;
-    dq.k = dk.q = w->v;
-    dq.v = dv.q = w->k;
-    dk.v = dv.k = w->q;
-    dv.v = w->d_o;
+    hd_device_linear of = walk_of(w);
+    of.dk = w->dv;
+    of.dv = w->dk;
+    of.is_turned = 1;
+    return of;
+}
+
+int hd_linear_walks_dq(const hd_linear_walks *w)
+{
+    hd_device_linear dq = turned(w);
+    dq.q = w->d_o;
+    dq.k = w->v;
+    dq.v = w->k;
     dq.o = w->dq;
+    return result(w, &dq, HD_WALKS_KV_LEFT, HD_WALKS_KV_RIGHT);
+}
+
+int hd_linear_walks_dk_dv(const hd_linear_walks *w)
+{
+    hd_device_linear dk = turned(w), dv = walk_of(w);
+    dk.q = w->v;
+    dk.k = dv.v = w->d_o;
+    dk.v = dv.k = w->q;
+    dv.q = w->k;
     dk.o = w->dk_out;
     dv.o = w->dv_out;
-    int code = result(w, &dq, HD_WALKS_KV_LEFT, HD_WALKS_KV_RIGHT);
-    code = code != 0 ? code : result(w, &dk, HD_WALKS_G_RIGHT, HD_WALKS_G_LEFT);
+    const int code = result(w, &dk, HD_WALKS_G_RIGHT, HD_WALKS_G_LEFT);
     return code != 0 ? code : result(w, &dv, HD_WALKS_G_RIGHT, HD_WALKS_G_LEFT);
 }
 
@@ -146,5 +160,9 @@ int hd_linear_walks_whole(const hd_linear_walks *w, int is_back)
             code = code != 0 ? code : hd_linear_walks_states(w, which, NULL, NULL, 1);
         }
     }
-    return code != 0 ? code : is_back ? hd_linear_walks_back(w) : hd_linear_walks_forward(w);
+    if (code != 0 || !is_back) {
+        return code != 0 ? code : hd_linear_walks_forward(w);
+    }
+    code = hd_linear_walks_dq(w);
+    return code != 0 ? code : hd_linear_walks_dk_dv(w);
 }

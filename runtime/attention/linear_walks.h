@@ -38,8 +38,9 @@ int hd_linear_walks_states(const hd_linear_walks *w, int which, const float *in,
 int hd_linear_walks_fold(const hd_linear_walks *w, float *dst, int64_t rows, const float *state, const float *add);
 /* Of fibres that are whole here: their states, where there are any, and results. */
 int hd_linear_walks_whole(const hd_linear_walks *w, int is_back);
-/* From states in front of segments. */
+/* From states in front of segments: those of k and v, and for dk and dv those of q and do. */
 int hd_linear_walks_forward(const hd_linear_walks *w);
-int hd_linear_walks_back(const hd_linear_walks *w);
+int hd_linear_walks_dq(const hd_linear_walks *w);
+int hd_linear_walks_dk_dv(const hd_linear_walks *w);
 
 #endif

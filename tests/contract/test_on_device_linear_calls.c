@@ -3,6 +3,7 @@
 #include "attention_calls.h"
 
 #include <heddle/linear_attention.h>
+#include <stdatomic.h>
 
 enum { ROWS = 19, HEADS = 2, WIDTH = 16, ELEMS_EACH = ROWS * HEADS * WIDTH };
 
@@ -78,6 +79,66 @@ static heddle_status bits(heddle_comm *comm, void *arg)
 HD_CASE(every_run_and_every_replay_has_the_same_bits)
 {
     run_on(3, "threads", "cuda", HEDDLE_WIRE_PEER, bits);
+}
+
+/* --- what is beside the states' way ----------------------------------------------------------------------------- */
+
+/* Is dq of rank 0 there, or its time over? */
+static _Atomic int has_looked;
+
+static heddle_status await_dq(part *p)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_device *library = hd_comm_device(p->comm)->library;
+    heddle_stream other = HEDDLE_NO_STREAM;
+    static uint16_t before[CALL_MOST_ELEMS], now[CALL_MOST_ELEMS];
+    const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(20);
+    HD_TRY(library->stream_create(&other, heddle_comm_device(p->comm)));
+    HD_TRY(device_copy(p->comm, before, p->x[5].data, p->bytes, other));
+    HD_TRY(device_settle(p->comm, other));
+    HD_TRY(heddle_linear_attention_backward(p->object, &p->x[0], &p->x[1], &p->x[2], &p->x[3], &p->x[5], &p->x[6],
+                                            &p->x[7], p->stream));
+    do {
+        HD_TRY(device_copy(p->comm, now, p->x[5].data, p->bytes, other));
+        HD_TRY(device_settle(p->comm, other));
+    } while (memcmp(before, now, p->bytes) == 0 && hd_now_ns() < until_ns);
+    CHECK(memcmp(before, now, p->bytes) != 0);
+out:
+    atomic_store(&has_looked, 1);
+    library->stream_destroy(other, heddle_comm_device(p->comm));
+    return st;
+}
+
+/* The state of the last rank's gradients is sent when rank 0 has its dq. */
+static heddle_status dq_first(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    heddle_status st = HEDDLE_OK;
+    part p;
+    HD_TRY(set_up(&p, comm, HEDDLE_LINEAR_LASP));
+    HD_TRY(heddle_linear_attention_forward(p.object, &p.x[0], &p.x[1], &p.x[2], &p.x[4], p.stream));
+    HD_TRY(device_settle(comm, p.stream));
+    HD_TRY(device_sim_unseen()); /* dq is looked at while it is written */
+    HD_TRY(heddle_comm_barrier(comm));
+    if (heddle_comm_rank(comm) == 0) {
+        HD_TRY(await_dq(&p));
+    } else {
+        const int64_t until_ns = hd_now_ns() + 2 * hd_test_limit_ns(20);
+        while (!atomic_load(&has_looked) && hd_now_ns() < until_ns) {
+            usleep(1000);
+        }
+        HD_TRY(heddle_linear_attention_backward(p.object, &p.x[0], &p.x[1], &p.x[2], &p.x[3], &p.x[5], &p.x[6], &p.x[7],
+                                                p.stream));
+    }
+    st = device_settle(comm, p.stream);
+out:
+    tear_down(&p);
+    return st;
+}
+
+HD_CASE(dq_is_walked_while_states_are_on_their_way)
+{
+    run_on(2, "threads", "cuda", HEDDLE_WIRE_PEER, dq_first);
 }
 
 /* --- what is refused ---------------------------------------------------------------------------------------------- */
