@@ -360,22 +360,19 @@ HD_CASE(memory_of_blocks_is_limited)
     assert_int_equal(hd_sim_kernels(), 2);
 }
 
-typedef struct where_args {
-    uint32_t *beyond; /* bytes of each block's memory behind a multiple of 16 */
-} where_args;
-
-HD_KERNEL(where_memory_is, where_args, a)
+/* dst: bytes of each block's memory behind a multiple of 16. */
+HD_KERNEL(where_memory_is, copy_args, a)
 {
     HD_DYNAMIC_SHARED(char, memory);
-    hd_store_4(a.beyond + HD_BLOCK, (uint32_t)((uintptr_t)memory % 16));
+    hd_store_4(a.dst + HD_BLOCK, (uint32_t)((uintptr_t)memory % 16));
 }
 
 HD_CASE(memory_of_every_block_is_aligned)
 {
     uint32_t beyond[3] = {1, 1, 1};
-    where_args a = {device_new(beyond, sizeof beyond)};
+    copy_args a = {.dst = device_new(beyond, sizeof beyond)};
     HD_LAUNCH_SHARED(where_memory_is, 3, 1, 100, NULL, &a);
-    host_copy(beyond, a.beyond, sizeof beyond);
+    host_copy(beyond, a.dst, sizeof beyond);
     assert_int_equal(beyond[0] + beyond[1] + beyond[2], 0);
 }
 
