@@ -59,7 +59,7 @@ static int names(const cli_command *command, int count, char **word)
 /* `words`: what is behind "help". */
 static int help_on(int argc, char **words)
 {
-    if (argc == 0) {
+    if (argc == 0 || strcmp(words[0], "--help") == 0) {
         return help(stdout);
     }
     for (const cli_command *command = cli_commands; command->name != NULL; command++) {

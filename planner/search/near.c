@@ -291,11 +291,12 @@ static heddle_status refine_admitted(hd_near *w)
     heddle_status st = HEDDLE_OK;
     const hd_search *s = w->s;
     int more = 0;
-    for (int step = 1; step < s->nsteps && step <= 2 * s->m->nstages; step++) {
+    for (int k = 0; k < w->nsteps; k++) {
+        const int step = w->step[k];
         const hd_row *from = &s->row[s->row_of[step - 1]], *to = &s->row[s->row_of[step]];
         for (int i = 0; i < from->nadmitted; i++) {
-            for (int k = 0; k < to->nadmitted; k++) {
-                HD_TRY(hd_near_refine(&more, w, step % s->m->nstages, from->admitted[i], to->admitted[k]));
+            for (int l = 0; l < to->nadmitted; l++) {
+                HD_TRY(hd_near_refine(&more, w, step % s->m->nstages, from->admitted[i], to->admitted[l]));
             }
         }
     }

@@ -22,6 +22,10 @@ code 0 help bash
 cp "$work/out" "$work/heddle.bash"
 code 0 help zsh
 cp "$work/out" "$work/heddle.zsh"
+code 0 help --help
+cp "$work/out" "$work/usage"
+code 0 --help
+cmp -s "$work/out" "$work/usage" || fail "heddle help --help says another thing than heddle --help"
 count=0
 for command in plan explain compare sweep memory simulate diff run bench "bench attention" "bench linear-attention" verify "verify attention" "verify linear-attention" volume presets import topo; do
     code 0 $command --help
