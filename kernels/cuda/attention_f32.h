@@ -28,8 +28,9 @@ HD_DEV int hd_f32_row(void)
 /* Threads that a row of a tile is copied by, a power of two. */
 #define HD_F32_LANES(width) ((width) > 64 ? 32 : (width) > 32 ? 16 : 8)
 
-/* Asks for `rows` rows from row `first` on, zeros from row `end` and column d on. A thread has the same piece of all
- * its rows. What does not lie in whole pieces is there at once. */
+/* Asks for `rows` rows from row `first` on, zeros from row `end` on and in the rest of the last piece of d; columns
+ * behind it are whatever they are. A thread has the same piece of all its rows. What does not lie in whole pieces is
+ * there at once. */
 HD_DEV void hd_f32_ask(hd_four *tile, const char *from, int64_t token, int32_t first, int32_t end, int rows,
                        const hd_attention_args *a, int width)
 {
@@ -37,8 +38,8 @@ HD_DEV void hd_f32_ask(hd_four *tile, const char *from, int64_t token, int32_t f
     int row = (int)HD_THREAD / HD_F32_LANES(width);
     const char *at = from + (first + row) * token * 4;
     hd_four *to = tile + row * HD_F32_STRIDE(width) + column;
-    const int32_t left = a->d - column * 4, there = left > 0 ? end - first : 0;
-    for (; row < rows && column < width / 4; row += step) {
+    const int32_t left = a->d - column * 4, there = end - first;
+    for (; row < rows && left > 0; row += step) {
         if (a->is_whole) {
             hd_copy_async_16(to, row < there ? at + column * 16 : from, row < there);
         } else {
@@ -55,6 +56,7 @@ HD_DEV void hd_f32_ask(hd_four *tile, const char *from, int64_t token, int32_t f
 HD_DEV void hd_f32_dots(hd_f32_scores sum, const hd_four *a, const hd_four *b, int pieces, int columns, int width)
 {
     const hd_four *own = a + hd_f32_row() * HD_F32_STRIDE(width), *other = b + HD_LANE % 8 * HD_F32_STRIDE(width);
+    HD_UNROLL_2
     for (int k = 0; k < pieces; k++) {
         hd_four x[HD_F32_TALL], y[HD_F32_MOST_COLUMNS];
         HD_UNROLL
@@ -95,6 +97,7 @@ HD_DEV void hd_f32_leave(hd_four *tile, hd_f32_scores s, int columns)
 HD_DEV void hd_f32_mix(hd_f32_sums sum, const hd_four *weight, const hd_four *b, int rows, int columns, int width)
 {
     const hd_four *own = weight + hd_f32_row() * HD_F32_STRIDE(8 * columns), *other = b + HD_LANE % 8;
+    HD_UNROLL_2
     for (int k = 0; k * 4 < rows; k++) {
         hd_four x[HD_F32_TALL];
         HD_UNROLL

@@ -102,7 +102,7 @@ HD_DEV void queries_back(const hd_attention_args *a, int width)
     const tiles t = tiles_of(memory, rows, width);
     const hd_attention_part p = hd_attention_part_of(a, HD_BLOCK, a->heads);
     const uint32_t key_head = hd_key_head(a, p.head);
-    const int32_t first = (int32_t)p.tile * rows, query = first + hd_f32_row();
+    const int32_t first = (int32_t)(a->tiles - 1 - p.tile) * rows, query = first + hd_f32_row(); /* as forward */
     const int32_t last = first + rows < a->nq ? first + rows : a->nq, end = hd_last_key(a, p.nk, last - 1);
     known_query own[HD_F32_TALL];
     hd_f32_sums dq = {{0}};

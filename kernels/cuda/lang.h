@@ -34,6 +34,7 @@
     __shared__ type name##_memory;                                                                                     \
     type *const name = &name##_memory
 #define HD_UNROLL _Pragma("unroll")
+#define HD_UNROLL_2 _Pragma("unroll 2")
 #define HD_NOT_UNROLLED _Pragma("unroll 1")
 #define HD_THREAD threadIdx.x
 #define HD_BLOCK blockIdx.x

@@ -43,6 +43,7 @@ uint64_t hd_sim_time_ns(void);
 #define HD_KERNEL_ADDRESS(name) ((const void *)(uintptr_t)(name))
 #define HD_SHARED(type, name) type *const name = (type *)hd_sim_shared(__FILE__, __LINE__, sizeof(type))
 #define HD_UNROLL
+#define HD_UNROLL_2
 #define HD_NOT_UNROLLED
 #define HD_THREAD (hd_sim_self()->thread)
 #define HD_BLOCK (hd_sim_self()->block)
