@@ -24,6 +24,10 @@ typedef struct heddle_forecast_options {
     size_t struct_bytes;
     int training;  /* 1: forward, backward, gradients and the optimiser's state; 0: a forward pass */
     int recompute; /* training: 1: stages keep their inputs alone and run again on the way back */
+    /* 0: stages work on all of their box. Else blocks whose workspace would be larger go through it in parts, the least
+     * of which is a row or a fibre (heddle_block_options.most_workspace_bytes); attention over a sharded dim does not.
+     * HEDDLE_ERR_ARG: below 0. */
+    int64_t workspace_bytes;
 } heddle_forecast_options;
 
 HEDDLE_API void heddle_forecast_options_init(heddle_forecast_options *options);

@@ -146,6 +146,7 @@ typedef struct heddle_plan_options {
      * LAYOUT is a text form, METHOD a name or auto; either may be left out ("STAGE=/ring", "STAGE=t@sp"). Infeasible,
      * with the reason, where a stage cannot. NULL: none. */
     const char *force;
+    int64_t workspace_bytes; /* as in heddle_forecast_options */
 } heddle_plan_options;
 
 HEDDLE_API void heddle_plan_options_init(heddle_plan_options *options);

@@ -75,6 +75,7 @@ static void set_options(cli_question *q, const cli_arguments *a)
     o->memory_bytes = a->memory_bytes;
     o->training = q->way.training = a->training;
     o->recompute = q->way.recompute = a->recompute;
+    o->workspace_bytes = q->way.workspace_bytes = a->workspace_bytes;
     o->force = cli_said(a->force);
 }
 

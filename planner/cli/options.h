@@ -33,7 +33,7 @@ struct cli_arguments {
     const char *machine, *measured, *longest, *listed, *baseline, *meshes, *sweep;
     long long curves;
     cli_list methods, sizes, force, why_not;
-    long long memory_bytes, top, candidates;
+    long long memory_bytes, workspace_bytes, top, candidates;
     int objective, training, csv, analyze;
     long long layers, slack_percent, max_waste_percent, passes;
     int dtype, backward, recompute, check;

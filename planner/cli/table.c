@@ -46,6 +46,8 @@ const cli_option cli_options[] = {
      "a training step: the way back, gradients and the optimiser's state count too"},
     {"recompute", NULL, CLI_ASKS, FLAG, AT(recompute), NULL,
      "with --training: stages keep their inputs alone and run again on the way back"},
+    {"workspace", "BYTES", CLI_ASKS, BYTES, AT(workspace_bytes), NULL,
+     "stages whose workspace would be larger go through their box in parts, 2G say, as blocks on a device do"},
     {"force", "STAGE=LAYOUT/METHOD", CLI_ASKS, PARTS, AT(force), NULL,
      "stages that must run so, several with ';': 's.attn=s@sp/ring', 's.attn=/ring', 't.attn#3=s@sp'"},
     {"layers", "L", CLI_ASKS | CLI_RUN, NUMBER, AT(layers), NULL,

@@ -36,6 +36,9 @@ static heddle_status check(const hd_pricer *p, const heddle_schedule *s)
 {
     const heddle_model *m = p->model;
     heddle_status st = HEDDLE_OK;
+    if (p->in_parts < 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "workspace_bytes %lld: 0 or more", (long long)p->in_parts);
+    }
     if (heddle_mesh_size(p->mesh) > p->machine->ranks) {
         return hd_fail(HEDDLE_ERR_ARG, "the schedule is for %d ranks, machine '%s' has %d", heddle_mesh_size(p->mesh),
                        p->machine->name, p->machine->ranks);
@@ -241,7 +244,8 @@ heddle_status heddle_forecast_create(heddle_forecast **out, const heddle_model *
                    .machine = machine,
                    .mesh = &schedule->mesh,
                    .backward = o.training != 0,
-                   .recompute = o.training != 0 && o.recompute != 0};
+                   .recompute = o.training != 0 && o.recompute != 0,
+                   .in_parts = o.workspace_bytes};
     HD_TRY(check(&p, schedule));
     HD_TRY(hd_alloc((void **)&f, 1, sizeof *f, "a forecast"));
     f->nstages = schedule->period * schedule->repeat;

@@ -47,23 +47,38 @@ static int64_t made_by(const hd_share *share, const hd_pricer *p)
     return 0;
 }
 
+/* Blocks whose workspace would be larger go through their box in parts; the least is a fibre, or a row. */
+static int64_t in_parts(int64_t bytes, const hd_share *share, const hd_pricer *p)
+{
+    const hd_model_stage *s = share->stage;
+    const int mixes = s->kind == HEDDLE_STAGE_ATTENTION || s->kind == HEDDLE_STAGE_LINEAR;
+    const int cuts = (mixes && share->group.n <= 1) || s->kind == HEDDLE_STAGE_CROSS || s->kind == HEDDLE_STAGE_MLP;
+    if (p->in_parts == 0 || !cuts || s->core || bytes <= p->in_parts) {
+        return bytes;
+    }
+    const int64_t fibre = mixes ? share->group.sequence : 1;
+    const int64_t least = hd_saturated((__int128)bytes * fibre / share->rows);
+    return least > p->in_parts ? least : p->in_parts;
+}
+
 void hd_share_memory(hd_price *out, const hd_share *share, const hd_pricer *p, const hd_method_cost *method)
 {
     const hd_model_stage *s = share->stage;
     int64_t elem = (int64_t)heddle_dtype_bytes(p->model->dtype);
-    int64_t made = sum(made_by(share, p), method->saved_bytes);
+    int64_t made = sum(made_by(share, p), method->saved_bytes), own = 0;
     out->input_bytes = bytes_of(share->rows, s->core ? wide_channels(s) : s->in_channels, elem);
     out->workspace_bytes = method->workspace_bytes;
     out->kept_bytes = p->backward ? out->input_bytes : 0;
     if (p->backward && !p->recompute) {
         out->kept_bytes = sum(out->kept_bytes, made);
     } else {
-        out->workspace_bytes = sum(out->workspace_bytes, made);
+        own = made;
     }
     if (p->backward) { /* gradients of what it made, in f32 */
         int64_t wide = s->kind == HEDDLE_STAGE_MLP ? s->mlp_channels : 4 * s->in_channels;
-        out->workspace_bytes = sum(out->workspace_bytes, bytes_of(share->rows, wide, 4));
+        own = sum(own, bytes_of(share->rows, wide, 4));
     }
+    out->workspace_bytes = sum(out->workspace_bytes, in_parts(own, share, p));
     if (p->model->weights_sharded && heddle_mesh_size(p->mesh) > 1) { /* gathered for the stage, with a gradient */
         int64_t each = elem + (p->backward ? 4 : 0);
         out->workspace_bytes = sum(out->workspace_bytes, bytes_of(s->nweights, 1, each));

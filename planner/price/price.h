@@ -24,6 +24,7 @@ typedef struct hd_pricer {
     const heddle_mesh *mesh;
     int backward;         /* the way back counts, too */
     int recompute;        /* and runs the stages again */
+    int64_t in_parts;     /* as workspace_bytes of heddle_forecast_options */
     int64_t channels;     /* of the activation on an edge; 0: those of the model's shape */
     hd_edge_parts *parts; /* of edges without the channels; NULL: none are kept */
     int of_few;           /* with parts: seconds and bytes of the busiest of an edge are a bound from below */

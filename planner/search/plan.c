@@ -31,6 +31,9 @@ heddle_status hd_search_options(heddle_plan_options *out, const heddle_plan_opti
         return hd_fail(HEDDLE_ERR_ARG, "a rank's memory is at least 0 bytes (0: no limit), found %lld",
                        (long long)out->memory_bytes);
     }
+    if (out->workspace_bytes < 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "workspace_bytes %lld: 0 or more", (long long)out->workspace_bytes);
+    }
     out->backward = out->backward || out->training;
     return HEDDLE_OK;
 }
@@ -95,8 +98,12 @@ heddle_status hd_search_open(hd_search *s, const heddle_model *model, const hedd
     s->slack_percent = o->slack_percent;
     s->max_waste_percent = o->max_waste_percent;
     s->nsteps = model->nstages * model->repeat;
-    s->pricer = (hd_pricer){
-        .model = model, .machine = o->machine, .mesh = &s->mesh, .backward = o->backward, .recompute = o->recompute};
+    s->pricer = (hd_pricer){.model = model,
+                            .machine = o->machine,
+                            .mesh = &s->mesh,
+                            .backward = o->backward,
+                            .recompute = o->recompute,
+                            .in_parts = o->workspace_bytes};
     HD_TRY(hd_aim_read(&s->aim, o, heddle_mesh_size(mesh)));
     s->always_ps = s->aim.is_time ? hd_price_gradients_ps(&s->pricer) : 0;
     HD_TRY(hd_search_states(s));

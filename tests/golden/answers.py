@@ -10,6 +10,7 @@ import tempfile
 HEDDLE = os.environ["HEDDLE"]
 TWO = ["--machine", "2x8xh100-nvlink+ib400"]
 MANY = ["--machine", "8x8xh100-nvlink+ib400"]
+PARTS = ["--workspace", "1000000"], ["--workspace", "1000"]
 STDIT = ["stdit3-xl2", "--epilogue", "any"]
 WHOLE = "s.attn=/local;t.attn=/local"
 failed = 0
@@ -200,6 +201,20 @@ def inference_holds_no_backward():
     need("work space of inference", 0 < held <= most * 1.05, (held, most))
 
 
+def workspaces_in_parts():
+    """Of 1620 rows of frames, 1530 of fibres of time: what stages make is cut, but not below a fibre or a row."""
+    words = ["stdit3-xl2", "--mesh", "sp=4", "--objective", "bytes", *TWO]
+    whole, parts, least = (ask("memory", *words, *more)["stages"] for more in ([], *PARTS))
+    made = {"s.mlp": 1530 * 4608 * 2, "s.attn": 1620 * (4 * 1152 * 2 + 2 * 16 * 4)}
+    fibre = {"s.mlp": 4608 * 2, "s.attn": 405 * (4 * 1152 * 2 + 2 * 16 * 4)}
+    for a, b, c in zip(whole, parts, least):
+        if a["name"] in made:
+            lower = [a["memory_bytes"] - x["memory_bytes"] for x in (b, c)]
+            name, limit = a["name"], max(1000000, fibre[a["name"]])
+            wanted = [made[name] - limit, made[name] - max(1000, fibre[name])]
+            need(f"workspace of {name} in parts", lower == wanted, (lower, wanted))
+
+
 for check in (
     ranks_that_do_not_divide,
     bytes_say_what_the_slack_left_out,
@@ -214,6 +229,7 @@ for check in (
     modules_run_by_the_methods_they_name,
     training_counts_the_sums_of_gradients,
     inference_holds_no_backward,
+    workspaces_in_parts,
 ):
     check()
 sys.exit(failed)

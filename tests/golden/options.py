@@ -222,6 +222,7 @@ for command in PLANNING:
         ("memory", [], ["--memory", "1K"]),
         ("training", [], ["--training"]),
         ("recompute", [], ["--recompute"]),
+        ("workspace", [], ["--workspace", "x"]),
         ("force", [], ["--force", "nothing=/ring"]),
         ("layers", [], ["--layers", "5"]),
         ("size", [], ["--size", "t=9"]),
