@@ -102,7 +102,7 @@ typedef struct parts_args {
 } parts_args;
 
 /* A warp has every PARTS_WARPS-th piece of 32 columns, one a lane; the warps' sums are added in their order. */
-enum { PARTS_WARPS = 16 };
+enum { PARTS_WARPS = 16, PARTS_AT_ONCE = 8 };
 
 typedef struct parts_memory {
     float sum[PARTS_WARPS][32];
@@ -119,8 +119,18 @@ HD_KERNEL(add_parts, parts_args, a)
     if (dst == 0) {
         return; /* all of the block */
     }
-    for (uint32_t piece = HD_WARP; piece < a.pieces && column < a.n; piece += PARTS_WARPS) {
-        sum = sum + hd_f32_from_bits(hd_load_4(part + (int64_t)piece * a.kinds * a.n));
+    for (uint32_t first = HD_WARP; first < a.pieces && column < a.n; first += PARTS_WARPS * PARTS_AT_ONCE) {
+        float next[PARTS_AT_ONCE];
+        HD_UNROLL
+        for (uint32_t u = 0; u < PARTS_AT_ONCE; u++) {
+            const uint32_t piece = first + u * PARTS_WARPS;
+            next[u] =
+                piece < a.pieces ? hd_f32_from_bits(hd_load_constant_4(part + (int64_t)piece * a.kinds * a.n)) : 0;
+        }
+        HD_UNROLL
+        for (uint32_t u = 0; u < PARTS_AT_ONCE; u++) {
+            sum = sum + next[u];
+        }
     }
     memory->sum[HD_WARP][HD_LANE] = sum;
     hd_sync();

@@ -1,9 +1,15 @@
-/* What is done to every element alone, from one type to another: a thread takes 8 elements. */
+/* What is done to every element alone, from one type to another: a thread takes 8 elements, and has several times as
+ * many under way. */
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/piece.h"
 #include "kernels/cuda/rows.h"
 
-enum { PER = 8, MOST_ELEMENTS = 1 << 30 /* of a launch; more are several */ };
+enum {
+    PER = 8,
+    AT_ONCE = 2,
+    BATCH = PER * AT_ONCE * HD_ROWS_THREADS,
+    MOST_ELEMENTS = 1 << 30 /* of a launch; more are several */
+};
 
 typedef struct elements_args {
     const char *src;
@@ -19,19 +25,32 @@ HD_DEV float gelu_of(float x)
     return x / (power + 1.0f);
 }
 
+/* A block's elements lie beside one another; where the u-th 8 of this thread begin. */
+HD_DEV int32_t thread_at(int u)
+{
+    return (int32_t)HD_BLOCK * BATCH + (u * HD_ROWS_THREADS + (int32_t)HD_THREAD) * PER;
+}
+
 HD_DEV void each(const elements_args *a, heddle_dtype dst_dtype, heddle_dtype src_dtype, int is_gelu)
 {
-    const int32_t step = (int32_t)(HD_BLOCKS * HD_THREADS) * PER;
-    for (int32_t at = (int32_t)(HD_BLOCK * HD_THREADS + HD_THREAD) * PER; at < a->elems; at += step) {
-        const int32_t left = a->elems - at;
-        const int is_whole = a->is_whole && left >= PER;
-        float value[PER];
-        hd_values_load(value, a->src, at, left, PER, src_dtype, is_whole);
-        HD_UNROLL
-        for (int i = 0; i < PER && is_gelu; i++) {
-            value[i] = gelu_of(value[i]);
+    float value[AT_ONCE][PER];
+    HD_UNROLL
+    for (int u = 0; u < AT_ONCE; u++) {
+        const int32_t at = thread_at(u), left = a->elems - at;
+        if (left > 0) {
+            hd_values_load(value[u], a->src, at, left, PER, src_dtype, a->is_whole && left >= PER);
         }
-        hd_values_store(a->dst, value, at, left, PER, dst_dtype, is_whole);
+    }
+    HD_UNROLL
+    for (int u = 0; u < AT_ONCE; u++) {
+        const int32_t at = thread_at(u), left = a->elems - at;
+        HD_UNROLL
+        for (int i = 0; i < PER && is_gelu && left > 0; i++) {
+            value[u][i] = gelu_of(value[u][i]);
+        }
+        if (left > 0) {
+            hd_values_store(a->dst, value[u], at, left, PER, dst_dtype, a->is_whole && left >= PER);
+        }
     }
 }
 
@@ -78,19 +97,28 @@ HD_DEV void gelu_back_of(float *dy, float *active, float x)
 
 HD_DEV void each_back(const gelu_back_args *a, heddle_dtype dtype)
 {
-    const int32_t step = (int32_t)(HD_BLOCKS * HD_THREADS) * PER;
-    for (int32_t at = (int32_t)(HD_BLOCK * HD_THREADS + HD_THREAD) * PER; at < a->elems; at += step) {
-        const int32_t left = a->elems - at;
-        const int is_whole = a->is_whole && left >= PER;
-        float x[PER], dy[PER], active[PER];
-        hd_values_load(x, a->src, at, left, PER, dtype, is_whole);
-        hd_values_load(dy, a->dy, at, left, PER, dtype, is_whole);
-        HD_UNROLL
-        for (int i = 0; i < PER; i++) {
-            gelu_back_of(&dy[i], &active[i], x[i]);
+    float x[AT_ONCE][PER], dy[AT_ONCE][PER];
+    HD_UNROLL
+    for (int u = 0; u < AT_ONCE; u++) {
+        const int32_t at = thread_at(u), left = a->elems - at;
+        if (left > 0) {
+            hd_values_load(x[u], a->src, at, left, PER, dtype, a->is_whole && left >= PER);
+            hd_values_load(dy[u], a->dy, at, left, PER, dtype, a->is_whole && left >= PER);
         }
-        hd_values_store(a->dy, dy, at, left, PER, dtype, is_whole);
-        hd_values_store(a->active, active, at, left, PER, dtype, is_whole);
+    }
+    HD_UNROLL
+    for (int u = 0; u < AT_ONCE; u++) {
+        const int32_t at = thread_at(u), left = a->elems - at;
+        const int is_whole = a->is_whole && left >= PER;
+        float active[PER];
+        if (left > 0) {
+            HD_UNROLL
+            for (int i = 0; i < PER; i++) {
+                gelu_back_of(&dy[u][i], &active[i], x[u][i]);
+            }
+            hd_values_store(a->dy, dy[u], at, left, PER, dtype, is_whole);
+            hd_values_store(a->active, active, at, left, PER, dtype, is_whole);
+        }
     }
 }
 
@@ -111,6 +139,11 @@ static int64_t bytes_of(heddle_dtype dtype)
     return dtype == HEDDLE_F32 ? 4 : 2;
 }
 
+static unsigned blocks_of(int32_t elems)
+{
+    return (unsigned)((elems + BATCH - 1) / BATCH);
+}
+
 /* The next stretch of what is left, and how many blocks it takes. */
 static unsigned stretch(elements_args *a, int64_t at, int64_t elems, void *dst, int64_t dst_bytes, const void *src,
                         int64_t src_bytes)
@@ -119,8 +152,7 @@ static unsigned stretch(elements_args *a, int64_t at, int64_t elems, void *dst, 
     a->src = (const char *)src + at * src_bytes;
     a->elems = (int32_t)(elems - at < MOST_ELEMENTS ? elems - at : (int64_t)MOST_ELEMENTS);
     a->is_whole = hd_is_aligned(a->dst) && hd_is_aligned(a->src);
-    const int64_t blocks = ((int64_t)a->elems + PER * HD_ROWS_THREADS - 1) / (PER * HD_ROWS_THREADS);
-    return (unsigned)(blocks < HD_ROWS_MOST_BLOCKS ? blocks : (int64_t)HD_ROWS_MOST_BLOCKS);
+    return blocks_of(a->elems);
 }
 
 #define LAUNCH_PAIR(name, to, from, to_dtype, from_dtype)                                                              \
@@ -145,9 +177,7 @@ ELEMENTS_LAUNCHER(convert)
 
 static int launch_back(const gelu_back_args *a, heddle_dtype dtype, void *stream)
 {
-    const int64_t blocks = ((int64_t)a->elems + PER * HD_ROWS_THREADS - 1) / (PER * HD_ROWS_THREADS);
-    HD_ROWS_LAUNCH_OF(gelu_back, dtype,
-                      (unsigned)(blocks < HD_ROWS_MOST_BLOCKS ? blocks : (int64_t)HD_ROWS_MOST_BLOCKS), a, stream);
+    HD_ROWS_LAUNCH_OF(gelu_back, dtype, blocks_of(a->elems), a, stream);
 }
 
 int hd_elements_gelu_back(void *dy, void *active, const void *src, heddle_dtype dtype, int64_t elems, void *stream)

@@ -8,11 +8,13 @@
 /* p becomes p + gate * y; has_gate 0: p + y */
 HD_DEV void hd_gate_piece(hd_lane_piece *p, const float *y, const float *gate, int has_gate, heddle_dtype dtype)
 {
+    float to[HD_PIECE_MOST];
     HD_UNROLL
     for (int i = 0; i < hd_piece_elems(dtype); i++) {
         const float held = hd_piece_get(p, i, dtype);
-        hd_piece_set(p, i, dtype, has_gate ? hd_fma(gate[i], y[i], held) : held + y[i]);
+        to[i] = has_gate ? hd_fma(gate[i], y[i], held) : held + y[i];
     }
+    *p = hd_piece_of(to, dtype);
 }
 
 /* hd_device_gate for kernels, which count in pieces of 16 bytes. */

@@ -1,7 +1,10 @@
 /* The norm of heads behind linear attention, and its gradient. Lanes beside one another share a head, one piece each; a
  * sum over it has the order of its pieces. */
-#include "kernels/cuda/heads.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/rows.h"
+
+/* Of a head of at most HD_DEVICE_MOST_WIDTH elements. */
+#define LANES(dtype) ((dtype) == HEDDLE_F32 ? 32 : 16)
 
 typedef struct norm_args {
     hd_device_head_norm of;
@@ -37,7 +40,7 @@ HD_DEV void take(float *out, const void *all, const norm_args *a, uint32_t n, in
 
 HD_DEV void norm_head(const norm_args *a, uint32_t n, heddle_dtype dtype)
 {
-    const int per = hd_piece_elems(dtype), lanes = HD_HEADS_LANES(dtype);
+    const int per = hd_piece_elems(dtype), lanes = LANES(dtype);
     const int32_t at = (int32_t)(HD_LANE % (unsigned)lanes) * per;
     const float d = (float)a->d;
     float x[HD_PIECE_MOST];
@@ -58,7 +61,7 @@ HD_DEV void norm_head(const norm_args *a, uint32_t n, heddle_dtype dtype)
 
 HD_DEV void norm_head_back(const norm_args *a, uint32_t n, heddle_dtype dtype)
 {
-    const int per = hd_piece_elems(dtype), lanes = HD_HEADS_LANES(dtype);
+    const int per = hd_piece_elems(dtype), lanes = LANES(dtype);
     const int32_t at = (int32_t)(HD_LANE % (unsigned)lanes) * per;
     float y[HD_PIECE_MOST], dy[HD_PIECE_MOST];
     take(y, a->of.y, a, n, at, dtype, 0);
@@ -76,7 +79,7 @@ HD_DEV void norm_head_back(const norm_args *a, uint32_t n, heddle_dtype dtype)
 
 HD_DEV void each_head(const norm_args *a, heddle_dtype dtype, int is_back)
 {
-    const unsigned lanes = HD_HEADS_LANES(dtype), groups = HD_THREADS / lanes;
+    const unsigned lanes = LANES(dtype), groups = HD_THREADS / lanes;
     const uint32_t step = HD_BLOCKS * groups, first = HD_BLOCK * groups + HD_THREAD / lanes;
     /* as many turns for all: the lanes of a warp come to its sums together */
     for (uint32_t turn = 0; turn < (a->heads + step - 1) / step; turn++) {
@@ -105,7 +108,7 @@ HD_ROWS_KERNELS(NORM_BACK_KERNEL, head_norm_back)
 static unsigned take_args(norm_args *a, const hd_device_head_norm *of)
 {
     const int is_float = of->dtype == HEDDLE_F32 || of->dtype == HEDDLE_BF16 || of->dtype == HEDDLE_F16;
-    const int64_t groups = HD_ROWS_THREADS / HD_HEADS_LANES(of->dtype);
+    const int64_t groups = HD_ROWS_THREADS / LANES(of->dtype);
     if (!is_float || of->rows < 0 || of->heads < 1 ||
         of->rows > (INT32_MAX - groups * HD_ROWS_MOST_BLOCKS) / of->heads || of->d < 1 ||
         of->d > HD_DEVICE_MOST_WIDTH || (of->dy != NULL && of->dy_dtype != of->dtype && of->dy_dtype != HEDDLE_F32)) {

@@ -4,8 +4,14 @@
 
 #include "kernels/cuda/rows.h"
 
-/* Lanes that share a vector of at most HD_DEVICE_MOST_WIDTH elements. */
-#define HD_HEADS_LANES(dtype) ((dtype) == HEDDLE_F32 ? 32 : 16)
+/* Lanes beside one another that share a vector, piece by piece in turn; vectors that a block has at a time; and the
+ * most pieces that a lane gets. More lanes would have nothing to do at the end of most vectors. */
+enum { HD_HEADS_LANES = 4, HD_HEADS_OF_BLOCK = HD_ROWS_THREADS / HD_HEADS_LANES, HD_HEADS_MOST_PIECES = 8 };
+
+HD_DEV int hd_heads_pieces(heddle_dtype dtype)
+{
+    return HD_DEVICE_MOST_WIDTH / HD_HEADS_LANES / hd_piece_elems(dtype);
+}
 
 typedef struct hd_heads_args {
     uint32_t vectors;
@@ -29,56 +35,82 @@ HD_DEV uint32_t hd_heads_position(const hd_heads_args *of, uint32_t row)
     return at - hd_divide(&of->extent, at) * of->extent.d;
 }
 
-/* Vectors that a group of lanes has under way at a time: those of a block lie beside one another. */
-enum { HD_HEADS_AT_ONCE = 4, HD_HEADS_MOST_BLOCKS = 65536 };
-
 typedef struct hd_heads_place {
     int64_t begin; /* of the vector, bytes */
     int64_t row;
     uint32_t position; /* by whose angles it turns */
-    int32_t at, left;  /* this lane's elements, and how many are left from there; none: the vector is not there */
+    int32_t d;         /* its elements; 0: it is not there */
 } hd_heads_place;
 
-HD_DEV uint32_t hd_heads_groups(heddle_dtype dtype)
+HD_DEV hd_heads_place hd_heads_place_of(const hd_heads_args *of, uint32_t n, heddle_dtype dtype)
 {
-    return HD_THREADS / HD_HEADS_LANES(dtype);
-}
-
-/* The u-th of the vectors from `first` on that this group has. */
-HD_DEV hd_heads_place hd_heads_place_of(const hd_heads_args *of, uint32_t first, int u, heddle_dtype dtype)
-{
-    const uint32_t n = first + (uint32_t)u * hd_heads_groups(dtype) + HD_THREAD / HD_HEADS_LANES(dtype);
     const uint32_t row = hd_divide(&of->heads, n);
     hd_heads_place p;
     p.row = row;
     p.begin = hd_heads_at(of, row, n) * hd_elem_bytes(dtype);
     p.position = of->cos_sin != 0 ? hd_heads_position(of, row) : 0;
-    p.at = (int32_t)(HD_LANE % HD_HEADS_LANES(dtype)) * hd_piece_elems(dtype);
-    p.left = n < of->vectors && p.at < of->d ? of->d - p.at : 0;
+    p.d = n < of->vectors ? of->d : 0;
     return p;
 }
 
-/* This lane's weights, the same of every vector. */
-HD_DEV void hd_heads_weights(float *weight, const hd_heads_args *of, heddle_dtype dtype, int is_whole)
+/* Where piece m of this lane begins. */
+HD_DEV int32_t hd_heads_piece_at(int m, heddle_dtype dtype)
 {
-    const int32_t at = (int32_t)(HD_LANE % HD_HEADS_LANES(dtype)) * hd_piece_elems(dtype);
-    if (of->weight != 0 && at < of->d) {
-        hd_floats_load(weight, of->weight + at, of->d - at, hd_piece_elems(dtype), is_whole);
+    return ((int32_t)(HD_LANE % HD_HEADS_LANES) + m * HD_HEADS_LANES) * hd_piece_elems(dtype);
+}
+
+HD_DEV void hd_heads_take(hd_lane_piece *out, const char *all, const hd_heads_place *place, heddle_dtype dtype,
+                          int is_whole)
+{
+    HD_UNROLL
+    for (int m = 0; m < hd_heads_pieces(dtype); m++) {
+        const int32_t at = hd_heads_piece_at(m, dtype);
+        if (at < place->d && is_whole) {
+            out[m].whole = hd_load_near_16(all + place->begin + (int64_t)at * hd_elem_bytes(dtype));
+        } else if (at < place->d) {
+            out[m] = hd_piece_load(all + place->begin, at, place->d - at, dtype, 0);
+        }
     }
 }
 
-/* Of the sum of a vector's squares. */
-HD_DEV float hd_heads_inverse(const hd_heads_args *of, float squares)
+/* Over a vector, of what its pieces gave: halves of them onto one another, so in an order that no lane matters for. */
+HD_DEV float hd_heads_sum(float *of, heddle_dtype dtype)
 {
-    return hd_rsqrt(hd_fma(squares, of->inverse_d, HD_ROWS_EPSILON));
+    HD_UNROLL
+    for (int half = hd_heads_pieces(dtype) / 2; half > 0; half /= 2) {
+        HD_UNROLL
+        for (int m = 0; m < half; m++) {
+            of[m] = of[m] + of[m + half];
+        }
+    }
+    return hd_group_sum(of[0], HD_HEADS_LANES);
+}
+
+/* 1 / deviation of a vector from 0. */
+HD_DEV float hd_heads_inverse(const hd_heads_args *of, const hd_lane_piece *x, const hd_heads_place *place,
+                              heddle_dtype dtype)
+{
+    float squares[HD_HEADS_MOST_PIECES];
+    HD_UNROLL
+    for (int m = 0; m < hd_heads_pieces(dtype); m++) {
+        squares[m] = 0;
+        if (hd_heads_piece_at(m, dtype) < place->d) {
+            HD_UNROLL
+            for (int i = 0; i < hd_piece_elems(dtype); i++) {
+                const float value = hd_piece_get(&x[m], i, dtype);
+                squares[m] = hd_fma(value, value, squares[m]);
+            }
+        }
+    }
+    return hd_rsqrt(hd_fma(hd_heads_sum(squares, dtype), of->inverse_d, HD_ROWS_EPSILON));
 }
 
 /* Pairs by the angles of a position, or back (sign -1). */
-HD_DEV void hd_heads_turn(float *value, const hd_heads_args *of, const hd_heads_place *p, int per, int is_whole,
+HD_DEV void hd_heads_turn(float *value, const hd_heads_args *of, uint32_t position, int32_t at, int per, int is_whole,
                           float sign)
 {
     float turn[HD_PIECE_MOST];
-    hd_floats_load(turn, of->cos_sin + (int64_t)p->position * of->d + p->at, p->left, per, is_whole);
+    hd_floats_load(turn, of->cos_sin + (int64_t)position * of->d + at, of->d - at, per, is_whole);
     HD_UNROLL
     for (int i = 0; i < per; i += 2) {
         const float a = value[i], b = value[i + 1], c = turn[i], s = hd_mul(sign, turn[i + 1]);
@@ -117,9 +149,7 @@ static inline hd_heads_args hd_heads_of(const hd_device_heads *of, const void *x
 
 static inline unsigned hd_heads_blocks(const hd_device_heads *of)
 {
-    const int64_t groups = HD_ROWS_THREADS / HD_HEADS_LANES(of->dtype) * HD_HEADS_AT_ONCE;
-    const int64_t blocks = (of->rows * of->heads + groups - 1) / groups;
-    return (unsigned)(blocks < HD_HEADS_MOST_BLOCKS ? blocks : (int64_t)HD_HEADS_MOST_BLOCKS);
+    return (unsigned)((of->rows * of->heads + HD_HEADS_OF_BLOCK - 1) / HD_HEADS_OF_BLOCK);
 }
 
 #endif

@@ -13,94 +13,124 @@ typedef struct rotate_back_args {
 } rotate_back_args;
 
 typedef struct rotate_back_memory {
-    float sum[HD_ROWS_THREADS][HD_PIECE_MOST];
+    float sum[HD_ROWS_WARPS][HD_DEVICE_MOST_WIDTH];
 } rotate_back_memory;
 
-/* n = x / rms, dweight += dy n, dx = (dy w - n mean(dy w n)) / rms; what a lane has of it. */
-HD_DEV void rms_back(float *g, float *dweight, const float *x, const float *weight, const hd_heads_args *of,
-                     heddle_dtype dtype)
+/* What a lane has of its pieces of a vector. */
+typedef struct rotate_back_lane {
+    hd_lane_piece dy[HD_HEADS_MOST_PIECES], x[HD_HEADS_MOST_PIECES];
+} rotate_back_lane;
+
+typedef float rotate_back_sums[HD_HEADS_MOST_PIECES][HD_PIECE_MOST];
+
+/* dy of a piece as it was before the turn. */
+HD_DEV void turned_back(float *g, const rotate_back_args *a, const hd_heads_place *place, const hd_lane_piece *dy,
+                        int32_t at, heddle_dtype dtype, int is_whole)
 {
     const int per = hd_piece_elems(dtype);
-    float n[HD_PIECE_MOST], squares = 0, along = 0;
     HD_UNROLL
     for (int i = 0; i < per; i++) {
-        squares = hd_fma(x[i], x[i], squares);
+        g[i] = hd_piece_get(dy, i, dtype);
     }
-    const float inverse = hd_heads_inverse(of, hd_group_sum(squares, HD_HEADS_LANES(dtype)));
-    HD_UNROLL
-    for (int i = 0; i < per; i++) {
-        n[i] = hd_mul(x[i], inverse);
-        dweight[i] = hd_fma(g[i], n[i], dweight[i]);
-        g[i] = hd_mul(g[i], weight[i]);
-        along = hd_fma(g[i], n[i], along);
-    }
-    along = hd_mul(hd_group_sum(along, HD_HEADS_LANES(dtype)), of->inverse_d);
-    HD_UNROLL
-    for (int i = 0; i < per; i++) {
-        g[i] = hd_mul(hd_fma(-n[i], along, g[i]), inverse);
+    if (a->of.cos_sin != 0) {
+        hd_heads_turn(g, &a->of, place->position, at, per, is_whole, -1);
     }
 }
 
-HD_DEV void vector_back(const rotate_back_args *a, float *dweight, const float *weight, const hd_heads_place *at,
-                        const hd_lane_piece *dy, const hd_lane_piece *src, heddle_dtype dtype, int is_whole)
+/* n = x / rms, dweight += dy n, dx = (dy w - n mean(dy w n)) / rms. What a second pass makes again takes no
+ * registers. */
+HD_DEV void normed_back(const rotate_back_args *a, const hd_heads_place *place, const rotate_back_lane *lane,
+                        rotate_back_sums dweight, heddle_dtype dtype, int is_whole)
 {
-    const int per = hd_piece_elems(dtype), is_there = at->left > 0;
-    float g[HD_PIECE_MOST], x[HD_PIECE_MOST];
+    const int per = hd_piece_elems(dtype);
+    const float inverse = hd_heads_inverse(&a->of, lane->x, place, dtype);
+    float along[HD_HEADS_MOST_PIECES] = {0}, mean = 0;
     HD_UNROLL
-    for (int i = 0; i < per; i++) {
-        g[i] = is_there ? hd_piece_get(dy, i, dtype) : 0;
-        x[i] = is_there && a->of.weight != 0 ? hd_piece_get(src, i, dtype) : 0;
-    }
-    if (is_there && a->of.cos_sin != 0) {
-        hd_heads_turn(g, &a->of, at, per, is_whole, -1);
-    }
-    if (a->of.weight != 0) {
-        rms_back(g, dweight, x, weight, &a->of, dtype);
-    }
-    if (is_there) {
-        hd_values_store(a->dy + at->begin, g, at->at, at->left, per, dtype, is_whole);
+    for (int second = 0; second < 2; second++) {
+        HD_UNROLL
+        for (int m = 0; m < hd_heads_pieces(dtype); m++) {
+            const int32_t at = hd_heads_piece_at(m, dtype);
+            if (at < place->d) {
+                float g[HD_PIECE_MOST], weight[HD_PIECE_MOST];
+                turned_back(g, a, place, &lane->dy[m], at, dtype, is_whole);
+                hd_floats_load(weight, a->of.weight + at, place->d - at, per, is_whole);
+                HD_UNROLL
+                for (int i = 0; i < per; i++) {
+                    const float n = hd_mul(hd_piece_get(&lane->x[m], i, dtype), inverse);
+                    dweight[m][i] = second ? dweight[m][i] : hd_fma(g[i], n, dweight[m][i]);
+                    g[i] = hd_mul(g[i], weight[i]);
+                    along[m] = hd_fma(g[i], n, along[m]);
+                    g[i] = hd_mul(hd_fma(-n, mean, g[i]), inverse);
+                }
+                if (second) {
+                    hd_values_store(a->dy + place->begin, g, at, place->d - at, per, dtype, is_whole);
+                }
+            }
+        }
+        if (!second) {
+            mean = hd_mul(hd_heads_sum(along, dtype), a->of.inverse_d);
+        }
     }
 }
 
-/* The block's groups in their order. */
-HD_DEV void store_part(const rotate_back_args *a, const float *dweight, heddle_dtype dtype)
+/* Of vectors that have angles only. */
+HD_DEV void rotated_back(const rotate_back_args *a, const hd_heads_place *place, const rotate_back_lane *lane,
+                         heddle_dtype dtype, int is_whole)
 {
-    const unsigned per = (unsigned)hd_piece_elems(dtype), lanes = HD_HEADS_LANES(dtype);
+    HD_UNROLL
+    for (int m = 0; m < hd_heads_pieces(dtype); m++) {
+        const int32_t at = hd_heads_piece_at(m, dtype);
+        if (at < place->d) {
+            float g[HD_PIECE_MOST];
+            turned_back(g, a, place, &lane->dy[m], at, dtype, is_whole);
+            hd_values_store(a->dy + place->begin, g, at, place->d - at, hd_piece_elems(dtype), dtype, is_whole);
+        }
+    }
+}
+
+/* Of the block: its warps in their order, and in each the vectors that lanes had. */
+HD_DEV void store_part(const rotate_back_args *a, rotate_back_sums dweight, heddle_dtype dtype)
+{
+    const int per = hd_piece_elems(dtype);
     HD_SHARED(rotate_back_memory, memory);
-    for (unsigned i = 0; i < per; i++) {
-        memory->sum[HD_THREAD][i] = dweight[i];
+    HD_UNROLL
+    for (int m = 0; m < hd_heads_pieces(dtype); m++) {
+        HD_UNROLL
+        for (int i = 0; i < per; i++) {
+            float sum = dweight[m][i];
+            HD_UNROLL
+            for (unsigned mask = 16; mask >= HD_HEADS_LANES; mask /= 2) {
+                sum = sum + hd_shuffle_xor(sum, mask);
+            }
+            if (HD_LANE < HD_HEADS_LANES) {
+                memory->sum[HD_WARP][hd_heads_piece_at(m, dtype) + i] = sum;
+            }
+        }
     }
     hd_sync();
-    for (unsigned i = 0; i < per && HD_THREAD < lanes && HD_THREAD * per + i < (unsigned)a->of.d; i++) {
-        float sum = memory->sum[HD_THREAD][i];
-        for (unsigned other = HD_THREAD + lanes; other < HD_THREADS; other += lanes) {
-            sum = sum + memory->sum[other][i];
+    if (HD_THREAD < (unsigned)a->of.d) {
+        float sum = memory->sum[0][HD_THREAD];
+        for (int warp = 1; warp < HD_ROWS_WARPS; warp++) {
+            sum = sum + memory->sum[warp][HD_THREAD];
         }
-        hd_store_4(a->part + (int64_t)HD_BLOCK * a->of.d + HD_THREAD * per + i, hd_f32_bits(sum));
+        hd_store_4(a->part + (int64_t)HD_BLOCK * a->of.d + HD_THREAD, hd_f32_bits(sum));
     }
 }
 
 HD_DEV void heads_back(const rotate_back_args *a, heddle_dtype dtype, int is_whole)
 {
-    const uint32_t batch = hd_heads_groups(dtype) * HD_HEADS_AT_ONCE;
-    float dweight[HD_PIECE_MOST] = {0}, weight[HD_PIECE_MOST] = {0};
-    hd_heads_weights(weight, &a->of, dtype, is_whole);
-    for (uint32_t first = HD_BLOCK * batch; first < a->of.vectors; first += HD_BLOCKS * batch) {
-        hd_heads_place at[HD_HEADS_AT_ONCE];
-        hd_lane_piece dy[HD_HEADS_AT_ONCE], src[HD_HEADS_AT_ONCE];
-        HD_UNROLL
-        for (int u = 0; u < HD_HEADS_AT_ONCE; u++) {
-            at[u] = hd_heads_place_of(&a->of, first, u, dtype);
-            if (at[u].left > 0) {
-                dy[u] = hd_piece_load(a->dy + at[u].begin, at[u].at, at[u].left, dtype, is_whole);
-            }
-            if (at[u].left > 0 && a->of.weight != 0) {
-                src[u] = hd_piece_load(a->src + at[u].begin, at[u].at, at[u].left, dtype, is_whole);
-            }
-        }
-        HD_UNROLL
-        for (int u = 0; u < HD_HEADS_AT_ONCE; u++) {
-            vector_back(a, dweight, weight, &at[u], &dy[u], &src[u], dtype, is_whole);
+    const uint32_t step = HD_BLOCKS * HD_HEADS_OF_BLOCK;
+    rotate_back_sums dweight = {{0}};
+    /* as many turns for all of a block: the lanes of a warp come to its sums together */
+    for (uint32_t first = HD_BLOCK * HD_HEADS_OF_BLOCK; first < a->of.vectors; first += step) {
+        const hd_heads_place place = hd_heads_place_of(&a->of, first + HD_THREAD / HD_HEADS_LANES, dtype);
+        rotate_back_lane lane;
+        hd_heads_take(lane.dy, a->dy, &place, dtype, is_whole);
+        if (a->of.weight != 0) {
+            hd_heads_take(lane.x, a->src, &place, dtype, is_whole);
+            normed_back(a, &place, &lane, dweight, dtype, is_whole);
+        } else {
+            rotated_back(a, &place, &lane, dtype, is_whole);
         }
     }
     if (a->of.weight != 0) {

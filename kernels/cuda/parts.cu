@@ -122,24 +122,25 @@ typedef struct merge_args {
 
 HD_KERNEL(merge, merge_args, a)
 {
-    for (uint32_t row = hd_first_row(); row < a.rows; row += hd_step_rows()) {
-        float *stats = a.stats + 2 * (int64_t)row, *o = a.o + (int64_t)row * a.d;
-        const float *other_stats = a.other_stats + 2 * (int64_t)row, *other = a.other + (int64_t)row * a.d;
-        const float own_top = hd_float_load(stats), its_top = hd_float_load(other_stats);
-        const float top = fmaxf(own_top, its_top), from = top == -INFINITY ? 0 : top;
-        const float own = hd_exp2(hd_fma(own_top - from, a.scale_log2, hd_float_load(stats + 1)));
-        const float its = hd_exp2(hd_fma(its_top - from, a.scale_log2, hd_float_load(other_stats + 1)));
-        const float sum = own + its, inverse = sum > 0 ? 1.0f / sum : sum; /* of no keys 0, of a NaN that */
-        const float own_part = hd_mul(own, inverse), its_part = hd_mul(its, inverse);
-        hd_sync_warp(); /* all have read the stats */
-        for (int32_t at = (int32_t)HD_LANE; at < a.d; at += 32) {
-            hd_float_store(o + at,
-                           hd_fma(hd_float_load(other + at), its_part, hd_mul(hd_float_load(o + at), own_part)));
-        }
-        if (HD_LANE == 0) {
-            hd_float_store(stats, top);
-            hd_float_store(stats + 1, sum > 0 ? hd_log2(sum) : sum);
-        }
+    const uint32_t row = hd_row();
+    if (row >= a.rows) {
+        return;
+    }
+    float *stats = a.stats + 2 * (int64_t)row, *o = a.o + (int64_t)row * a.d;
+    const float *other_stats = a.other_stats + 2 * (int64_t)row, *other = a.other + (int64_t)row * a.d;
+    const float own_top = hd_float_load(stats), its_top = hd_float_load(other_stats);
+    const float top = fmaxf(own_top, its_top), from = top == -INFINITY ? 0 : top;
+    const float own = hd_exp2(hd_fma(own_top - from, a.scale_log2, hd_float_load(stats + 1)));
+    const float its = hd_exp2(hd_fma(its_top - from, a.scale_log2, hd_float_load(other_stats + 1)));
+    const float sum = own + its, inverse = sum > 0 ? 1.0f / sum : sum; /* of no keys 0, of a NaN that */
+    const float own_part = hd_mul(own, inverse), its_part = hd_mul(its, inverse);
+    hd_sync_warp(); /* all have read the stats */
+    for (int32_t at = (int32_t)HD_LANE; at < a.d; at += 32) {
+        hd_float_store(o + at, hd_fma(hd_float_load(other + at), its_part, hd_mul(hd_float_load(o + at), own_part)));
+    }
+    if (HD_LANE == 0) {
+        hd_float_store(stats, top);
+        hd_float_store(stats + 1, sum > 0 ? hd_log2(sum) : sum);
     }
 }
 

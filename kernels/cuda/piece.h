@@ -46,13 +46,15 @@ HD_DEV float hd_piece_get(const hd_lane_piece *p, int i, heddle_dtype dtype)
     return dtype == HEDDLE_F32 ? hd_f32_from_bits(p->word[i]) : hd_half_get(p->half[i], dtype);
 }
 
-HD_DEV void hd_piece_set(hd_lane_piece *p, int i, heddle_dtype dtype, float value)
+/* Of as many values as a piece has. */
+HD_DEV hd_lane_piece hd_piece_of(const float *value, heddle_dtype dtype)
 {
-    if (dtype == HEDDLE_F32) {
-        p->word[i] = hd_f32_bits(value);
-    } else {
-        p->half[i] = hd_half_of(value, dtype);
+    hd_lane_piece p;
+    HD_UNROLL
+    for (int i = 0; i < 4; i++) {
+        p.word[i] = dtype == HEDDLE_F32 ? hd_f32_bits(value[i]) : hd_half_pair(value[2 * i], value[2 * i + 1], dtype);
     }
+    return p;
 }
 
 /* From column `at` of a row of which `left` elements are left there; zeros behind its end. */
@@ -112,11 +114,7 @@ HD_DEV void hd_values_store(char *row, const float *value, int32_t at, int32_t l
 {
     HD_UNROLL
     for (int j = 0; j < n; j += hd_piece_elems(dtype)) {
-        hd_lane_piece p;
-        HD_UNROLL
-        for (int i = 0; i < hd_piece_elems(dtype); i++) {
-            hd_piece_set(&p, i, dtype, value[j + i]);
-        }
+        const hd_lane_piece p = hd_piece_of(value + j, dtype);
         hd_piece_store(row, at + j, left - j, dtype, is_whole, &p);
     }
 }

@@ -29,6 +29,12 @@ HD_DEV int32_t hd_held_at(int u, heddle_dtype dtype)
     return ((int32_t)HD_LANE + u * 32) * hd_piece_elems(dtype);
 }
 
+/* Where what is not kept begins: only long rows have any. */
+HD_DEV int32_t hd_rest_at(int most, heddle_dtype dtype)
+{
+    return most == HD_ROW_HELD_LONG ? hd_held_at(most, dtype) : INT32_MAX;
+}
+
 HD_DEV int32_t hd_left_at(const hd_rows_args *of, int32_t at, heddle_dtype dtype, int is_whole)
 {
     return is_whole ? hd_piece_elems(dtype) : of->c - at;
@@ -75,7 +81,7 @@ HD_DEV float hd_row_sum(const char *row, const hd_rows_args *of, const hd_lane_p
         }
     }
     HD_NOT_UNROLLED
-    for (int32_t at = hd_held_at(most, dtype); at < of->c; at += 32 * per) {
+    for (int32_t at = hd_rest_at(most, dtype); at < of->c; at += 32 * per) {
         const hd_lane_piece p = hd_piece_load(row, at, of->c - at, dtype, is_whole);
         sum = hd_piece_sum(sum, &p, hd_left_at(of, at, dtype, is_whole), dtype, mean, is_square);
     }

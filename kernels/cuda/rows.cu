@@ -13,62 +13,62 @@ typedef struct norm_args {
     const float *shift, *scale; /* NULL together */
 } norm_args;
 
-HD_DEV void norm_piece(const norm_args *a, hd_lane_piece *p, int64_t vector, int32_t at, heddle_dtype dtype,
-                       int is_whole, float mean, float inverse)
+HD_DEV void norm_piece(const norm_args *a, char *dst, const hd_lane_piece *p, int64_t vector, int32_t at,
+                       heddle_dtype dtype, int is_whole, float mean, float inverse)
 {
     const int per = hd_piece_elems(dtype), has_scale = a->scale != 0;
-    float shift[HD_PIECE_MOST] = {0}, scale[HD_PIECE_MOST] = {0};
+    float shift[HD_PIECE_MOST] = {0}, scale[HD_PIECE_MOST] = {0}, y[HD_PIECE_MOST];
     if (has_scale) {
         hd_floats_load(shift, a->shift + vector + at, a->of.c - at, per, is_whole);
         hd_floats_load(scale, a->scale + vector + at, a->of.c - at, per, is_whole);
     }
     HD_UNROLL
     for (int i = 0; i < per; i++) {
-        const float y = hd_mul(hd_piece_get(p, i, dtype) - mean, inverse);
-        hd_piece_set(p, i, dtype, has_scale ? hd_fma(y, 1.0f + scale[i], shift[i]) : y);
+        const float n = hd_mul(hd_piece_get(p, i, dtype) - mean, inverse);
+        y[i] = has_scale ? hd_fma(n, 1.0f + scale[i], shift[i]) : n;
     }
+    hd_values_store(dst, y, at, a->of.c - at, per, dtype, is_whole);
 }
 
-HD_DEV void norm_rows(const norm_args *a, heddle_dtype dtype, int most, int is_whole)
+HD_DEV void norm_row(const norm_args *a, heddle_dtype dtype, int most, int is_whole)
 {
-    const int32_t per = hd_piece_elems(dtype);
-    for (uint32_t row = hd_first_row(); row < a->of.rows; row += hd_step_rows()) {
-        const char *src = a->src + hd_row_at(&a->of, row, dtype);
-        char *dst = a->dst + hd_row_at(&a->of, row, dtype);
-        const int64_t vector = hd_vector_at(&a->of, row);
-        hd_lane_piece held[HD_ROW_HELD_LONG];
-        hd_row_hold(held, src, &a->of, dtype, most, is_whole);
-        const float mean = hd_row_sum(src, &a->of, held, dtype, most, is_whole, 0, 0) / (float)a->of.c;
-        const float variance = hd_row_sum(src, &a->of, held, dtype, most, is_whole, mean, 1) / (float)a->of.c;
-        const float inverse = 1.0f / sqrtf(variance + HD_ROWS_EPSILON);
-        HD_UNROLL
-        for (int u = 0; u < most; u++) {
-            const int32_t at = hd_held_at(u, dtype);
-            if (at < a->of.c) {
-                norm_piece(a, &held[u], vector, at, dtype, is_whole, mean, inverse);
-                hd_piece_store(dst, at, a->of.c - at, dtype, is_whole, &held[u]);
-            }
+    const uint32_t row = hd_row();
+    if (row >= a->of.rows) {
+        return;
+    }
+    const char *src = a->src + hd_row_at(&a->of, row, dtype);
+    char *dst = a->dst + hd_row_at(&a->of, row, dtype);
+    const int64_t vector = hd_vector_at(&a->of, row);
+    hd_lane_piece held[HD_ROW_HELD_LONG];
+    hd_row_hold(held, src, &a->of, dtype, most, is_whole);
+    const float mean = hd_row_sum(src, &a->of, held, dtype, most, is_whole, 0, 0) / (float)a->of.c;
+    const float variance = hd_row_sum(src, &a->of, held, dtype, most, is_whole, mean, 1) / (float)a->of.c;
+    const float inverse = 1.0f / sqrtf(variance + HD_ROWS_EPSILON);
+    HD_UNROLL
+    for (int u = 0; u < most; u++) {
+        const int32_t at = hd_held_at(u, dtype);
+        if (at < a->of.c) {
+            norm_piece(a, dst, &held[u], vector, at, dtype, is_whole, mean, inverse);
         }
-        HD_NOT_UNROLLED
-        for (int32_t at = hd_held_at(most, dtype); at < a->of.c; at += 32 * per) {
-            hd_lane_piece p = hd_piece_load(src, at, a->of.c - at, dtype, is_whole);
-            norm_piece(a, &p, vector, at, dtype, is_whole, mean, inverse);
-            hd_piece_store(dst, at, a->of.c - at, dtype, is_whole, &p);
-        }
+    }
+    HD_NOT_UNROLLED
+    for (int32_t at = hd_rest_at(most, dtype); at < a->of.c; at += 32 * hd_piece_elems(dtype)) {
+        const hd_lane_piece p = hd_piece_load(src, at, a->of.c - at, dtype, is_whole);
+        norm_piece(a, dst, &p, vector, at, dtype, is_whole, mean, inverse);
     }
 }
 
 #define NORM_KERNEL(name, dtype)                                                                                       \
     HD_KERNEL(name, norm_args, a)                                                                                      \
     {                                                                                                                  \
-        HD_ROWS_EITHER(a.of, norm_rows, &a, dtype, HD_ROW_HELD);                                                       \
+        HD_ROWS_EITHER(a.of, norm_row, &a, dtype, HD_ROW_HELD);                                                        \
     }
 HD_ROWS_KERNELS(NORM_KERNEL, norm_modulate)
 
 #define NORM_LONG_KERNEL(name, dtype)                                                                                  \
     HD_KERNEL(name, norm_args, a)                                                                                      \
     {                                                                                                                  \
-        HD_ROWS_EITHER(a.of, norm_rows, &a, dtype, HD_ROW_HELD_LONG);                                                  \
+        HD_ROWS_EITHER(a.of, norm_row, &a, dtype, HD_ROW_HELD_LONG);                                                   \
     }
 HD_ROWS_KERNELS(NORM_LONG_KERNEL, norm_modulate_long)
 
@@ -92,32 +92,32 @@ typedef struct gate_args {
     int y_is_f32, unused;
 } gate_args;
 
-HD_DEV void gate_rows(const gate_args *a, heddle_dtype dtype)
+HD_DEV void gate_row(const gate_args *a, heddle_dtype dtype, int is_whole)
 {
     const int32_t per = hd_piece_elems(dtype);
-    for (uint32_t row = hd_first_row(); row < a->of.rows; row += hd_step_rows()) {
-        char *x = a->x + hd_row_at(&a->of, row, dtype);
-        const int64_t vector = hd_vector_at(&a->of, row);
-        for (int32_t at = (int32_t)HD_LANE * per; at < a->of.c; at += 32 * per) {
-            float y[HD_PIECE_MOST], gate[HD_PIECE_MOST] = {0};
-            hd_lane_piece p = hd_piece_load(x, at, a->of.c - at, dtype, a->of.is_whole);
-            if (a->keep != 0) {
-                hd_piece_store(a->keep + hd_row_at(&a->of, row, dtype), at, a->of.c - at, dtype, a->of.is_whole, &p);
-            }
-            hd_numbers_load(y, a->y, &a->of, row, at, dtype, a->y_is_f32);
-            if (a->gate != 0) {
-                hd_floats_load(gate, a->gate + vector + at, a->of.c - at, per, a->of.is_whole_vector);
-            }
-            hd_gate_piece(&p, y, gate, a->gate != 0, dtype);
-            hd_piece_store(x, at, a->of.c - at, dtype, a->of.is_whole, &p);
+    const uint32_t row = hd_row();
+    char *const x = a->x + hd_row_at(&a->of, row, dtype);
+    HD_NOT_UNROLLED
+    for (int32_t at = hd_held_at(0, dtype); at < a->of.c && row < a->of.rows; at += 32 * per) {
+        const int32_t left = a->of.c - at;
+        float y[HD_PIECE_MOST], gate[HD_PIECE_MOST] = {0};
+        hd_lane_piece p = hd_piece_load(x, at, left, dtype, is_whole);
+        hd_numbers_load(y, a->y, &a->of, row, at, dtype, a->y_is_f32, is_whole);
+        if (a->keep != 0) {
+            hd_piece_store(a->keep + hd_row_at(&a->of, row, dtype), at, left, dtype, is_whole, &p);
         }
+        if (a->gate != 0) {
+            hd_floats_load(gate, a->gate + hd_vector_at(&a->of, row) + at, left, per, is_whole);
+        }
+        hd_gate_piece(&p, y, gate, a->gate != 0, dtype);
+        hd_piece_store(x, at, left, dtype, is_whole, &p);
     }
 }
 
 #define GATE_KERNEL(name, dtype)                                                                                       \
     HD_KERNEL(name, gate_args, a)                                                                                      \
     {                                                                                                                  \
-        gate_rows(&a, dtype);                                                                                          \
+        HD_ROWS_EITHER(a.of, gate_row, &a, dtype);                                                                     \
     }
 HD_ROWS_KERNELS(GATE_KERNEL, gate_residual)
 

@@ -22,14 +22,10 @@ typedef struct hd_rows_args {
     int is_whole, is_whole_vector; /* pieces of 16 bytes of rows, of vectors, lie at multiples of 16 */
 } hd_rows_args;
 
-HD_DEV uint32_t hd_first_row(void)
+/* The one that a warp takes: whoever schedules blocks shares rows out better than a loop in each of fewer blocks. */
+HD_DEV uint32_t hd_row(void)
 {
     return HD_BLOCK * HD_WARPS + HD_WARP;
-}
-
-HD_DEV uint32_t hd_step_rows(void)
-{
-    return HD_BLOCKS * HD_WARPS;
 }
 
 /* In bytes. */
@@ -46,10 +42,10 @@ HD_DEV int64_t hd_vector_at(const hd_rows_args *of, uint32_t row)
 
 /* A piece's numbers of a row of that type or of f32. */
 HD_DEV void hd_numbers_load(float *out, const char *all, const hd_rows_args *of, uint32_t row, int32_t at,
-                            heddle_dtype dtype, int is_f32)
+                            heddle_dtype dtype, int is_f32, int is_whole)
 {
     const char *from = all + hd_row_at(of, row, is_f32 ? HEDDLE_F32 : dtype);
-    hd_values_load_either(out, from, at, of->c - at, dtype, is_f32, of->is_whole);
+    hd_values_load_either(out, from, at, of->c - at, dtype, is_f32, is_whole);
 }
 
 /* Rows and vectors of whole pieces are read without asking at each of them: `each` is compiled for both. */
@@ -88,8 +84,7 @@ static inline hd_rows_args hd_rows_of(const hd_device_rows *of)
 
 static inline unsigned hd_rows_blocks(int64_t rows)
 {
-    const int64_t blocks = (rows + HD_ROWS_WARPS - 1) / HD_ROWS_WARPS;
-    return (unsigned)(blocks < HD_ROWS_MOST_BLOCKS ? blocks : (int64_t)HD_ROWS_MOST_BLOCKS);
+    return (unsigned)((rows + HD_ROWS_WARPS - 1) / HD_ROWS_WARPS);
 }
 
 static inline int hd_load_kernels(const void *const *kernel, int n)

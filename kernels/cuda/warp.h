@@ -20,6 +20,7 @@
  *   hd_pair_to_bf16, hd_pair_to_f16         two at a time, the first one in the lower half
  *   hd_exp2, hd_log2, hd_rsqrt              to a few units of the last place; hd_exp2: less than 2^-126 may be 0
  *   hd_load_kept_16                         as hd_load_constant_16, for what neighbours read again
+ *   hd_load_near_16                         as hd_load_16, for what neighbours read the rest of
  *
  * All lanes of a warp come to a word of several lanes together.
  */
@@ -122,6 +123,16 @@ HD_DEV float hd_from_f16(uint16_t bits)
 HD_DEV hd_v16 hd_load_kept_16(const void *at)
 {
     return __ldg((const uint4 *)at);
+}
+
+HD_DEV hd_v16 hd_load_near_16(const void *at)
+{
+    hd_v16 v;
+    asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at)
+                 : "memory");
+    return v;
 }
 
 #define HD_CUDA_MMA(name, type)                                                                                        \

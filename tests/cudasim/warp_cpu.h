@@ -92,6 +92,11 @@ HD_DEV hd_v16 hd_load_kept_16(const void *at)
     return hd_load_constant_16(at);
 }
 
+HD_DEV hd_v16 hd_load_near_16(const void *at)
+{
+    return hd_load_16(at);
+}
+
 HD_DEV void hd_mma_bf16(float sum[4], const uint32_t a[4], const uint32_t b[2])
 {
     hd_sim_mma("hd_mma_bf16", sum, a, b, 1);

@@ -23,6 +23,7 @@ hd_to_bf16              cvt.rn.bf16.f32                                     *(ui
 hd_to_f16               cvt.rn.f16.f32                                      *(uint16_t *)a = hd_to_f16(x)
 hd_from_f16             cvt.f32.f16                                         x = hd_from_f16(*(uint16_t *)a)
 hd_load_kept_16         ld.global.nc.v4                                     *(hd_v16 *)b = hd_load_kept_16(a)
+hd_load_near_16         ld.global.v4.u32                                    *(hd_v16 *)b = hd_load_near_16(a)
 hd_mma_bf16             mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 hd_mma_bf16((float *)a, (uint32_t *)b, (uint32_t *)b)
 hd_mma_f16              mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32   hd_mma_f16((float *)a, (uint32_t *)b, (uint32_t *)b)
 hd_load_matrix_4        ldmatrix.sync.aligned.m8n8.x4.shared.b16            hd_load_matrix_4((uint32_t *)b, memory)
