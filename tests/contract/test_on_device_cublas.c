@@ -34,8 +34,8 @@ HD_CASE(the_first_that_keeps_bits_is_taken)
 HD_CASE(few_rows_go_by_what_is_recommended_for_few_and_has_the_same_bits)
 {
     static const char *const few[] = {"osG", "o", "pgG"};
-    static const char *const also[] = {"; up to 384 rows algorithm 171 with tile 20 and stages 8; up to 1536 rows "
-                                       "algorithm 171 with tile 20 and stages 8",
+    static const char *const also[] = {("; up to 384 rows algorithm 171 with tile 20 and stages 8; up to 1536 rows "
+                                        "algorithm 171 with tile 20 and stages 8"),
                                        "", ""};
     fixture f = begin("g");
     for (int i = 0; i < 3; i++) {
