@@ -6,22 +6,28 @@
 #define TURN(width) ((width) > 96 ? 16 : 32) /* keys, or queries */
 #define COLUMNS(width) (TURN(width) / 8)
 
-/* --- delta: o d_o of every query; 8 lanes share one */
+/* --- delta: o d_o of every query. Its sum walks as that of v d_o does (hd_f32_dots): where a weight is 1, and o a
+ * value, nothing is left of the score's gradient. */
 
-enum { DELTA_THREADS = 128, DELTA_ROWS = DELTA_THREADS / 8 };
+enum { DELTA_THREADS = 128 };
 
 HD_KERNEL(attention_delta_f32, hd_attention_args, a)
 {
     const hd_attention_part p = hd_attention_part_of(&a, HD_BLOCK, a.heads);
-    const int32_t query = (int32_t)(p.tile * DELTA_ROWS + HD_THREAD / 8);
+    const int32_t query = (int32_t)(p.tile * DELTA_THREADS + HD_THREAD);
     const char *o = hd_tokens_at(&a.of.o, &p, p.head, HEDDLE_F32) + query * a.of.o.token * 4;
     const char *d_o = hd_tokens_at(&a.d_o, &p, p.head, HEDDLE_F32) + query * a.d_o.token * 4;
     float sum = 0;
-    for (int32_t at = (int32_t)(HD_LANE % 8); at < a.d && query < a.nq; at += 8) {
-        sum = hd_fma(hd_float_load((const float *)o + at), hd_float_load((const float *)d_o + at), sum);
+    for (int32_t at = 0; at < a.d && query < a.nq; at += 4) {
+        float x[4], y[4];
+        hd_values_load(x, o, at, a.d - at, 4, HEDDLE_F32, a.is_whole);
+        hd_values_load(y, d_o, at, a.d - at, 4, HEDDLE_F32, a.is_whole);
+        HD_UNROLL
+        for (int i = 0; i < 4; i++) {
+            sum = hd_fma(y[i], x[i], sum);
+        }
     }
-    sum = hd_group_sum(sum, 8);
-    if (HD_LANE % 8 == 0 && query < a.nq) {
+    if (query < a.nq) {
         hd_float_store(a.delta + hd_attention_row(&a, &p, p.head, query), sum);
     }
 }
@@ -245,7 +251,7 @@ static int launch_queries(hd_attention_args *a, void *stream)
 {
     const unsigned threads = hd_f32_threads(a->nq);
     const int64_t rows = threads / 32 * HD_F32_ROWS;
-    unsigned blocks = blocks_of(a, a->nq, DELTA_ROWS, a->heads);
+    unsigned blocks = blocks_of(a, a->nq, DELTA_THREADS, a->heads);
     if (blocks == 0) {
         return (int)cudaErrorInvalidConfiguration;
     }
@@ -269,10 +275,11 @@ static int launch_keys(hd_attention_args *a, void *stream)
 
 int hd_attention_f32_back(const hd_attention_args *of, void *stream)
 {
-    const hd_device_tokens *const all[] = {&of->of.q, &of->of.k, &of->of.v, &of->d_o, &of->dq, &of->dk, &of->dv};
+    const hd_device_tokens *const all[] = {&of->of.q, &of->of.k, &of->of.v, &of->of.o,
+                                           &of->d_o,  &of->dq,   &of->dk,   &of->dv};
     hd_attention_args a = *of;
     a.is_whole = 1;
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 8; i++) {
         a.is_whole = a.is_whole && hd_f32_is_whole(all[i], a.d);
     }
     const int error = a.nq > 0 ? launch_queries(&a, stream) : 0;
