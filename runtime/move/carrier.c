@@ -135,20 +135,6 @@ heddle_status hd_route_after(const hd_route *r, void *dst, heddle_stream stream)
     return hd_local_run(&r->after, dst, r->work + r->spec.after.at, stream);
 }
 
-int hd_route_takes_gate(const hd_route *r)
-{
-    return r->takes_gate;
-}
-
-heddle_status hd_route_run_gated(hd_route *r, const void *src, const hd_device_gate *gate, void *dst,
-                                 heddle_stream stream)
-{
-    r->gate = gate;
-    heddle_status st = r->carrier->run(r, src, dst, stream);
-    r->gate = NULL;
-    return st;
-}
-
 /* --- what is only enqueued ---------------------------------------------------------------------------------------- */
 
 heddle_status hd_route_open_enqueued(hd_route *r, const char *end)

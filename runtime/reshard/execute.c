@@ -77,22 +77,6 @@ heddle_status hd_reshard_accept(heddle_reshard *plan, const void *src, void *dst
     return HEDDLE_OK;
 }
 
-int hd_reshard_takes_gate(const heddle_reshard *plan)
-{
-    return hd_route_takes_gate(plan->route);
-}
-
-heddle_status hd_reshard_execute_gated(heddle_reshard *plan, const void *src, const hd_device_gate *gate, void *dst,
-                                       heddle_stream stream)
-{
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_reshard_check_free(plan));
-    HD_TRY(hd_reshard_accept(plan, src, dst));
-    st = hd_route_run_gated(plan->route, src, gate, dst, stream);
-out:
-    return st;
-}
-
 heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
