@@ -195,8 +195,8 @@ class Attention(_Sharded):
     space        "host"; "device": arrays lie in the memory of the device that this rank has attached, and calls are
                  enqueued: `execute` on addresses, with what heddle/attention.h says of devices
     kernels      of torch's tensors on a device, by ring, usp and gather-kv: "torch"; "heddle", the library's own;
-                 "auto": whichever the first forward finds to be the faster, `chosen` says why. Which one that is depends
-                 on the shape (docs/benchmarks.md)
+                 "auto": whichever the first forward finds to be the faster, `chosen` says why. Which one that is
+                 depends on the shape (docs/benchmarks.md)
     """
 
     _destroy = lib.heddle_attention_destroy
