@@ -195,9 +195,7 @@ int hd_attention_load(void)
     const int n = (int)(sizeof kernel / sizeof kernel[0]);
     int error = 0;
     for (int i = 0; i < n && error == 0; i++) {
-        struct cudaFuncAttributes attributes;
-        error = (int)cudaFuncGetAttributes(&attributes, kernel[i]);
-        error = error != 0 ? error : hd_allow_shared(kernel[i], bytes_of(hd_tile_width[i % 4], 4 * ROWS, INT32_MAX));
+        error = hd_load_kernel(kernel[i], bytes_of(hd_tile_width[i % 4], 4 * ROWS, INT32_MAX));
     }
     return error != 0 ? error : hd_attention_f32_load();
 }

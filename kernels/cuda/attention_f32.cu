@@ -165,9 +165,7 @@ int hd_attention_f32_load(void)
                                   HD_KERNEL_ADDRESS(attention_few_f32_64)};
     int error = 0;
     for (int i = 0; i < 6 && error == 0; i++) {
-        struct cudaFuncAttributes attributes;
-        error = (int)cudaFuncGetAttributes(&attributes, kernel[i]);
-        error = error == 0 ? hd_allow_shared(kernel[i], bytes_of(FEW, HD_DEVICE_MOST_HEAD, 4 * HD_F32_ROWS)) : error;
+        error = hd_load_kernel(kernel[i], bytes_of(FEW, HD_DEVICE_MOST_HEAD, 4 * HD_F32_ROWS));
     }
     return error;
 }

@@ -292,9 +292,7 @@ int hd_attention_f32_back_load(void)
                                   HD_KERNEL_ADDRESS(attention_delta_f32)};
     int error = 0;
     for (int i = 0; i < 9 && error == 0; i++) {
-        struct cudaFuncAttributes attributes;
-        error = (int)cudaFuncGetAttributes(&attributes, kernel[i]);
-        error = error == 0 && i < 8 ? hd_allow_shared(kernel[i], bytes_of(32 * (i % 4 + 1), 4 * HD_F32_ROWS)) : error;
+        error = hd_load_kernel(kernel[i], i < 8 ? bytes_of(32 * (i % 4 + 1), 4 * HD_F32_ROWS) : 0);
     }
     return error;
 }

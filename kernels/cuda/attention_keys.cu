@@ -260,9 +260,7 @@ int hd_attention_keys_load(void)
     const int n = (int)(sizeof kernel / sizeof kernel[0]);
     int error = 0;
     for (int i = 0; i < n && error == 0; i++) {
-        struct cudaFuncAttributes attributes;
-        error = (int)cudaFuncGetAttributes(&attributes, kernel[i]);
-        error = error == 0 && i < n - 2 ? hd_allow_shared(kernel[i], bytes_of(hd_tile_width[i % 4])) : error;
+        error = hd_load_kernel(kernel[i], i < n - 2 ? bytes_of(hd_tile_width[i % 4]) : 0);
     }
     return error;
 }

@@ -345,11 +345,7 @@ int hd_linear_load(void)
 {
     int error = 0;
 #define LOAD(name, type, width)                                                                                        \
-    if (error == 0) {                                                                                                  \
-        struct cudaFuncAttributes attributes;                                                                          \
-        error = (int)cudaFuncGetAttributes(&attributes, HD_KERNEL_ADDRESS(name));                                      \
-        error = error != 0 ? error : hd_allow_shared(HD_KERNEL_ADDRESS(name), SHARED_BYTES(width));                    \
-    }
+    error = error != 0 ? error : hd_load_kernel(HD_KERNEL_ADDRESS(name), SHARED_BYTES(width));
     LINEAR_KERNELS(LOAD)
     return error != 0 ? error : hd_linear_f32_load();
 }

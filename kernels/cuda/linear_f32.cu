@@ -231,9 +231,6 @@ int hd_linear_f32(const hd_linear_args *a, unsigned blocks, void *stream)
 
 int hd_linear_f32_load(void)
 {
-    struct cudaFuncAttributes attributes;
-    int error = (int)cudaFuncGetAttributes(&attributes, HD_KERNEL_ADDRESS(linear_f32_64));
-    error = error != 0 ? error : (int)cudaFuncGetAttributes(&attributes, HD_KERNEL_ADDRESS(linear_f32_128));
-    error = error != 0 ? error : hd_allow_shared(HD_KERNEL_ADDRESS(linear_f32_64), SHARED_FLOATS(64) * 4);
-    return error != 0 ? error : hd_allow_shared(HD_KERNEL_ADDRESS(linear_f32_128), SHARED_FLOATS(128) * 4);
+    const int error = hd_load_kernel(HD_KERNEL_ADDRESS(linear_f32_64), SHARED_FLOATS(64) * 4);
+    return error != 0 ? error : hd_load_kernel(HD_KERNEL_ADDRESS(linear_f32_128), SHARED_FLOATS(128) * 4);
 }

@@ -374,8 +374,7 @@ int hd_move_load(void)
 {
     int error = 0;
     for (int i = 0; i < KERNELS && error == 0; i++) {
-        struct cudaFuncAttributes attributes;
-        error = (int)cudaFuncGetAttributes(&attributes, kernel_of(i));
+        error = hd_load_kernel(kernel_of(i), 0);
     }
     return error;
 }

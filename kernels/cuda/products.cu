@@ -219,9 +219,7 @@ int hd_products_load(void)
     const void *const kernel[] = {PRODUCT_KERNELS(ADDRESS)};
     int error = 0;
     for (int i = 0; i < (int)(sizeof kernel / sizeof kernel[0]) && error == 0; i++) {
-        struct cudaFuncAttributes attributes;
-        error = (int)cudaFuncGetAttributes(&attributes, kernel[i]);
-        error = error != 0 ? error : hd_allow_shared(kernel[i], SHARED_BYTES);
+        error = hd_load_kernel(kernel[i], SHARED_BYTES);
     }
     return error != 0 ? error : hd_products_f32_load();
 }

@@ -63,6 +63,5 @@ int hd_products_f32(hd_products_args *a, void *stream)
 
 int hd_products_f32_load(void)
 {
-    struct cudaFuncAttributes attributes;
-    return (int)cudaFuncGetAttributes(&attributes, HD_KERNEL_ADDRESS(product_f32));
+    return hd_load_kernel(HD_KERNEL_ADDRESS(product_f32), 0);
 }

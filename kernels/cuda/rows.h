@@ -87,16 +87,6 @@ static inline unsigned hd_rows_blocks(int64_t rows)
     return (unsigned)((rows + HD_ROWS_WARPS - 1) / HD_ROWS_WARPS);
 }
 
-static inline int hd_load_kernels(const void *const *kernel, int n)
-{
-    int error = 0;
-    for (int i = 0; i < n && error == 0; i++) {
-        struct cudaFuncAttributes attributes;
-        error = (int)cudaFuncGetAttributes(&attributes, kernel[i]);
-    }
-    return error;
-}
-
 /* A kernel for each type, and the launch of the right one, which ends its function. */
 #define HD_ROWS_KERNELS(kernel, name)                                                                                  \
     kernel(name##_f32, HEDDLE_F32) kernel(name##_bf16, HEDDLE_BF16) kernel(name##_f16, HEDDLE_F16)

@@ -1,6 +1,6 @@
 /* Sums of dense rows in the order of the terms, with the bits of kernels/cpu/sum. */
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/lang.h"
+#include "kernels/cuda/warp.h"
 #include "kernels/small_float.h"
 
 #include <string.h>
@@ -173,10 +173,5 @@ int hd_cuda_sum_load(void)
                                   HD_KERNEL_ADDRESS(sum_f8e4m3), HD_KERNEL_ADDRESS(sum_f8e5m2),
                                   HD_KERNEL_ADDRESS(sum_i64),    HD_KERNEL_ADDRESS(sum_i32),
                                   HD_KERNEL_ADDRESS(sum_i8),     HD_KERNEL_ADDRESS(sum_bool)};
-    int error = 0;
-    for (int i = 0; i < (int)(sizeof kernel / sizeof kernel[0]) && error == 0; i++) {
-        struct cudaFuncAttributes attributes;
-        error = (int)cudaFuncGetAttributes(&attributes, kernel[i]);
-    }
-    return error;
+    return hd_load_kernels(kernel, (int)(sizeof kernel / sizeof kernel[0]));
 }

@@ -206,4 +206,22 @@ static inline int hd_allow_shared(const void *kernel, int bytes)
     return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
+/* Before its first launch, which would wait for the device; with the memory that a block may have by its launch. */
+static inline int hd_load_kernel(const void *kernel, int shared_bytes)
+{
+    struct cudaFuncAttributes attributes;
+    const int error = (int)cudaFuncGetAttributes(&attributes, kernel);
+    return error != 0 || shared_bytes == 0 ? error : hd_allow_shared(kernel, shared_bytes);
+}
+
+/* Several without such memory. */
+static inline int hd_load_kernels(const void *const *kernel, int n)
+{
+    int error = 0;
+    for (int i = 0; i < n && error == 0; i++) {
+        error = hd_load_kernel(kernel[i], 0);
+    }
+    return error;
+}
+
 #endif
