@@ -29,6 +29,13 @@ static int axes_of(int *axes, const heddle_mesh *mesh, const heddle_layout *layo
     return count;
 }
 
+/* Block i of so many tokens along an axis. */
+static int64_t block_length(const heddle_mesh *mesh, const heddle_layout *layout, int axis, int64_t tokens, int i)
+{
+    const int64_t *blocks = hd_layout_blocks(layout, axis);
+    return blocks != NULL ? blocks[i] : heddle_shard_len(tokens, mesh->axis[axis].size, i);
+}
+
 /* The product of the lengths of `dims` on the ranks with coordinate `index` on their axes taken together, 0 on all
  * others. Axes that shard nothing of them stay at coordinate 0: they do not change it. */
 static int64_t length_at(const hd_method_group *g, const heddle_mesh *mesh, const heddle_layout *layout, unsigned dims,
@@ -45,8 +52,7 @@ static int64_t length_at(const hd_method_group *g, const heddle_mesh *mesh, cons
         int64_t length = g->shape->dim[d].extent;
         for (int a = 0; a < mesh->naxes && (dims >> d & 1) != 0; a++) {
             if (layout->dim_of_axis[a] == d) {
-                const int64_t *blocks = hd_layout_blocks(layout, a);
-                length = blocks != NULL ? blocks[coords[a]] : heddle_shard_len(length, mesh->axis[a].size, coords[a]);
+                length = block_length(mesh, layout, a, length, coords[a]);
             }
         }
         product *= (dims >> d & 1) != 0 ? length : 1;
@@ -138,13 +144,6 @@ static void judge(hd_method_group *g, const heddle_mesh *mesh, const heddle_layo
     } else if (hd_method_takes_axes(g->why_not, dim, mesh, g->axis, g->naxes) == HEDDLE_OK) {
         heddle_ignore(hd_method_takes_arrays(g->why_not, shape, mesh, layout, 2));
     }
-}
-
-/* Block i of so many tokens along an axis. */
-static int64_t block_length(const heddle_mesh *mesh, const heddle_layout *layout, int axis, int64_t tokens, int i)
-{
-    const int64_t *blocks = hd_layout_blocks(layout, axis);
-    return blocks != NULL ? blocks[i] : heddle_shard_len(tokens, mesh->axis[axis].size, i);
 }
 
 /* Text is dealt to all members like a dim: the first ones have a row more. */

@@ -21,16 +21,6 @@ static int within(int x, int low, int high)
     return x < low ? low : x > high ? high : x;
 }
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Along one dim: what the parts first .. first + count - 1, itself among them, see of part m and m of them. Most of the
  * parts that see some of it see all of it, which is counted; the others are its neighbours, or as far as the window. */
 static hd_seen along(const hd_halo *r, int dim, int m, int first, int count)
@@ -50,13 +40,13 @@ static hd_seen along(const hd_halo *r, int dim, int m, int first, int count)
     const int all_to = within(first_above(start, n, lo + back), all_from, to);
     seen.sent = (__int128)(all_to - all_from) * (hi - lo);
     for (int p = from == all_from ? all_to : from; p < to; p = p + 1 == all_from ? all_to : p + 1) {
-        seen.sent += smaller(hi, start[p + 1] + ahead) - larger(lo, start[p] - back);
+        seen.sent += hd_smaller(hi, start[p + 1] + ahead) - hd_larger(lo, start[p] - back);
     }
     seen.sent_to = to - from;
     const int see_from = within(first_above(start + 1, n, lo - back), a, b);
     const int see_to = within(first_above(start, n, hi + ahead - 1), see_from, b);
     if (see_to > see_from) {
-        seen.received = smaller(start[see_to], hi + ahead) - larger(start[see_from], lo - back);
+        seen.received = hd_smaller(start[see_to], hi + ahead) - hd_larger(start[see_from], lo - back);
         seen.received_from = see_to - see_from;
     }
     return seen;

@@ -32,17 +32,12 @@ static hd_members members_within(const hd_method_group *group, int base, int mem
     return (hd_members){(int)first, (int)((end < group->n ? end : group->n) - first)};
 }
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* sent, received: of one fibre of one member of `times`. */
 static void count(hd_link_bytes *out, __int128 sent, __int128 received, int64_t fibres, __int128 fibres_total,
                   int times)
 {
-    out->sent_max = larger(out->sent_max, hd_saturated((__int128)fibres * hd_saturated(sent)));
-    out->received_max = larger(out->received_max, hd_saturated((__int128)fibres * hd_saturated(received)));
+    out->sent_max = hd_larger(out->sent_max, hd_saturated((__int128)fibres * hd_saturated(sent)));
+    out->received_max = hd_larger(out->received_max, hd_saturated((__int128)fibres * hd_saturated(received)));
     __int128 total = (__int128)hd_saturated(fibres_total) * hd_saturated(sent);
     out->total = hd_add_saturated(out->total, hd_saturated((__int128)times * hd_saturated(total)));
 }

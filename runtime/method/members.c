@@ -3,16 +3,6 @@
 #include "runtime/base/base.h"
 #include "runtime/method/method.h"
 
-static int smaller(int a, int b)
-{
-    return a < b ? a : b;
-}
-
-static int larger(int a, int b)
-{
-    return a > b ? a : b;
-}
-
 heddle_status hd_method_group_add(hd_method_group *g, int64_t rows, int count)
 {
     heddle_status st = HEDDLE_OK;
@@ -117,12 +107,12 @@ static int halo_end(const kinds *k, int member, int end)
     const hd_run *run = run_of(g, member);
     const int inner = g->halo.count > 1 ? g->halo.along[1].parts : g->n, segment = member / inner * inner;
     const int reach = g->halo.along[g->halo.count - 1].reach;
-    const int first = larger(run->first, segment);
+    const int first = (int)hd_larger(run->first, segment);
     if (run->rows == 0) {
         return end;
     }
-    end = smaller(end, segment + inner);
-    return k->levels == NULL && member - first >= reach ? larger(member + 1, end - reach) : member + 1;
+    end = (int)hd_smaller(end, segment + inner);
+    return k->levels == NULL && member - first >= reach ? (int)hd_larger(member + 1, end - reach) : member + 1;
 }
 
 /* The first member behind `member` that may be of another kind: with other rows or heads; of a ring also those whose
@@ -139,9 +129,9 @@ static int same_end(const kinds *k, int member)
         return halo_end(k, member, end);
     }
     if (k->spread > 1) {
-        return smaller(end, member - index + heads_end(g, k->spread, index));
+        return (int)hd_smaller(end, member - index + heads_end(g, k->spread, index));
     }
-    return member == run->first ? member + 1 : larger(member + 1, end - 1);
+    return member == run->first ? member + 1 : (int)hd_larger(member + 1, end - 1);
 }
 
 /* And none that a set's border divides from it, or the two before them, or the two behind them, in a ring of `spread`
@@ -170,11 +160,11 @@ static int unlike(const hd_method_group *g, int from, int size, int limit)
     const hd_run *a = run_of(g, from), *b = run_of(g, from + size);
     int m = from;
     while (m + size < limit && a->rows == b->rows) {
-        m = smaller(a[1].first, b[1].first - size);
+        m = (int)hd_smaller(a[1].first, b[1].first - size);
         a += m == a[1].first;
         b += m + size == b[1].first;
     }
-    return smaller(m, limit - size);
+    return (int)hd_smaller(m, limit - size);
 }
 
 /* How many members before and behind a period of `size` from `member` on have to come again with it, and where that
@@ -211,7 +201,7 @@ static int again(const kinds *k, int member, int size, int end)
         return 1;
     }
     const int more = unlike(k->g, member - margin, size, limit) - margin - member;
-    return smaller(1 + (more > 0 ? more / size : 0), (end - member) / size);
+    return (int)hd_smaller(1 + (more > 0 ? more / size : 0), (end - member) / size);
 }
 
 /* The members from `first` on, `times` of each, by the periods that are left. */
@@ -220,12 +210,12 @@ static void visit_range(const kinds *k, int first, int end, int times, int nperi
     for (int m = first, next = 0; m < end; m = next) {
         const int size = nperiods > 0 ? k->period[nperiods - 1] : 0;
         if (nperiods == 0) {
-            next = smaller(kind_end(k, m), end);
+            next = (int)hd_smaller(kind_end(k, m), end);
             k->visit(k->context, m, times * (next - m));
             continue;
         }
         const int is_whole = m % size == 0 && m + size <= end, count = is_whole ? again(k, m, size, end) : 1;
-        next = smaller(end, (m / size + 1) * size);
+        next = (int)hd_smaller(end, (m / size + 1) * size);
         visit_range(k, m, next, times * count, nperiods - 1);
         next += (count - 1) * size;
     }

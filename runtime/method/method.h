@@ -256,6 +256,16 @@ void hd_hold_ring(hd_memory *out, const hd_method_group *group, int member, int 
  * the axes alone. */
 int hd_levels_nest(const hd_levels *levels, const heddle_mesh *mesh);
 
+static inline int64_t hd_smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t hd_larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 int64_t hd_add_saturated(int64_t a, int64_t b);
 int64_t hd_saturated(__int128 value);
 

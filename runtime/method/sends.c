@@ -43,16 +43,6 @@ hd_members hd_group_all(const hd_method_group *group)
     return (hd_members){0, group->n};
 }
 
-static int larger(int a, int b)
-{
-    return a > b ? a : b;
-}
-
-static int smaller(int a, int b)
-{
-    return a < b ? a : b;
-}
-
 static int is_among(hd_members among, int member)
 {
     return member >= among.first && member < among.first + among.count;
@@ -61,8 +51,8 @@ static int is_among(hd_members among, int member)
 /* Of `among` those of first .. first + count - 1. */
 static hd_members meet(hd_members among, int first, int count)
 {
-    int lo = larger(among.first, first);
-    return (hd_members){lo, larger(0, smaller(among.first + among.count, first + count) - lo)};
+    const int lo = (int)hd_larger(among.first, first);
+    return (hd_members){lo, (int)hd_larger(0, hd_smaller(among.first + among.count, first + count) - lo)};
 }
 
 static int at_most(int64_t count, int ranks)
@@ -74,7 +64,7 @@ static int at_most(int64_t count, int ranks)
 static int full_parts(const hd_method_group *group, int spread, int first, int count)
 {
     int full = at_most(group->heads, spread);
-    return larger(0, smaller(first + count, full) - first);
+    return (int)hd_larger(0, hd_smaller(first + count, full) - first);
 }
 
 /* My rows go to the heads' owners, their rows of my heads home; what comes is what goes in backward. */
