@@ -1,5 +1,5 @@
 /* A model's whole pass on a device, its switches with it: captured into one graph, replays have the bits of calls; and
- * so have switches that end the stage before them. */
+ * so have switches that end the stage before them, whose workspace is theirs until they have done so. */
 #include "device_sim.h"
 #include "executor_fixture.h"
 
@@ -9,7 +9,7 @@ enum { REPLAYS = 2, PASSES = 1 };
 #else
 enum { REPLAYS = 20, PASSES = 2 };
 #endif
-enum { MOST_BYTES = ELEMS * sizeof(float) };
+enum { MOST_BYTES = ELEMS * sizeof(float), LOOKS = 200 /* a millisecond each */ };
 
 /* A rank's pass: forward, and back where `backward`. */
 typedef struct whole {
@@ -18,6 +18,8 @@ typedef struct whole {
     void *x_memory, *dx_memory, *vector, *text;
     heddle_executor_options options;
     int64_t most_workspace_bytes; /* of each stage; 0: what they want */
+    const char *epilogue;         /* NULL: whole on every rank */
+    const device_sim *stops;      /* holds the stream where the last stage has ended; NULL: it goes on */
     heddle_conditioning conditioning;
     heddle_stream stream;
     float start[ELEMS];
@@ -47,7 +49,7 @@ static void choose(whole *w, heddle_comm *comm, int backward)
 static heddle_status set_up(whole *w, heddle_comm *comm)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(make_bench(&w->b, comm));
+    HD_TRY(make_bench_to(&w->b, comm, w->epilogue));
     for (int i = 0; i < STAGES; i++) {
         w->b.stage[i].most_workspace_bytes = w->most_workspace_bytes;
     }
@@ -127,6 +129,24 @@ static heddle_status finish(results *out, const whole *w)
     HD_TRY(w->backward ? part(out->dx, w, &w->dx) : HEDDLE_OK);
     HD_TRY(device_settle(w->b.comm, w->stream));
     st = heddle_comm_poll(w->b.comm);
+out:
+    return st;
+}
+
+/* A stage alone, with the rows that dx_memory has. */
+static heddle_status enqueue_stage(whole *w, int step, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+    const int rank = heddle_comm_rank(w->b.comm);
+    const heddle_schedule_info *info = &w->b.info;
+    heddle_box box;
+    HD_TRY(heddle_schedule_stage_at(&stage, w->b.schedule, step));
+    HD_TRY(heddle_layout_box(&box, &info->shape, &info->mesh, &stage.layout, rank));
+    HD_TRY(heddle_tensor_init(&w->dx, w->dx_memory, &info->shape, &info->mesh, &stage.layout, NULL, rank));
+    w->dx.space = w->options.space;
+    w->dx.device = w->options.device;
+    st = heddle_block_forward(heddle_executor_block(w->b.executor, step), &w->dx, &box, &w->conditioning, stream);
 out:
     return st;
 }
@@ -235,6 +255,19 @@ out:
     return st;
 }
 
+/* A stage that is called behind a pass leaves nothing to anybody. */
+static heddle_status stage_alone(results *out, whole *w, int step)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(begin(w, 1));
+    HD_TRY(enqueue_stage(w, step, w->stream));
+    memset(out, 0, sizeof *out);
+    HD_TRY(part(out->dx, w, &w->dx));
+    st = device_settle(w->b.comm, w->stream);
+out:
+    return st;
+}
+
 /* Stages that go through their box in parts have nothing to leave. */
 static heddle_status check_fused(heddle_comm *comm, int backward, int64_t most_workspace_bytes)
 {
@@ -257,6 +290,11 @@ static heddle_status check_fused(heddle_comm *comm, int backward, int64_t most_w
         CHECK(switches > 0 || heddle_comm_size(comm) > 3);
         HD_TRY(compare_steps(&found, &fused, &apart));
         CHECK(most_workspace_bytes == 0 ? found == switches : found == 0);
+        for (int i = 0; i < STAGES; i++) {
+            HD_TRY(stage_alone(&a, &fused, i));
+            HD_TRY(stage_alone(&b, &apart, i));
+            CHECK(memcmp(&a, &b, sizeof a) == 0);
+        }
     }
     st = heddle_comm_barrier(comm);
 out:
@@ -283,4 +321,71 @@ HD_RANK_CASE(switches_behind_parts_are_not_fused, "2 threads cuda peer")
 HD_RANK_CASE(fused_switches_and_tapes, "2 threads cuda peer")
 {
     return check_fused(comm, 1, 0);
+}
+
+static void stop_behind_the_last_stage(void *ctx, int step, int backward)
+{
+    const whole *w = ctx;
+    if (w->stops != NULL && step == STEPS && !backward) {
+        w->stops->hold(w->stream);
+    }
+}
+
+/* Has the stream come to its end after a while? */
+static heddle_status has_ended(int *out, const whole *w, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_device *device = hd_comm_device(w->b.comm);
+    void *event = NULL;
+    *out = 0;
+    HD_TRY(device->library->event_create(&event, device->number));
+    HD_TRY(device->library->event_record(event, device->number, stream));
+    for (int i = 0; i < LOOKS && !*out; i++) {
+        usleep(1000);
+        HD_TRY(device->library->event_test(event, device->number, out));
+    }
+out:
+    device->library->event_destroy(event, device->number);
+    return st;
+}
+
+/* The change that a fused switch adds lies in the workspace of all stages: who has that next, on whatever stream, comes
+ * behind the switch, not behind the stage before it. */
+HD_RANK_CASE(a_workspace_is_taken_until_a_fused_switch_has_read_it, "2 threads cuda peer")
+{
+    heddle_status st = HEDDLE_OK;
+    whole w;
+    results alone, beside;
+    heddle_executor_step last = HEDDLE_EMPTY(heddle_executor_step);
+    device_sim sim = {0};
+    heddle_stream other = HEDDLE_NO_STREAM;
+    int goes_ahead = 1;
+    choose(&w, comm, 0);
+    w.epilogue = "t@sp(1 4)"; /* which no stage has */
+    w.options.before = stop_behind_the_last_stage;
+    w.options.ctx = &w;
+    HD_TRY(set_up(&w, comm));
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(sim.stream_create(&other));
+    HD_TRY(pass(&alone, &w));
+    HD_TRY(heddle_executor_step_at(&last, w.b.executor, STEPS, 0));
+    CHECK(strcmp(last.path, "fused push") == 0);
+    HD_TRY(begin(&w, 0));
+    w.stops = &sim;
+    HD_TRY(enqueue(&w));
+    HD_TRY(enqueue_stage(&w, STEPS - 1, other));
+    HD_TRY(has_ended(&goes_ahead, &w, other));
+    HD_TRY(heddle_comm_barrier(comm)); /* all streams are held at once */
+    sim.release();
+    HD_TRY(finish(&beside, &w));
+    CHECK(!goes_ahead);
+    CHECK(memcmp(&alone, &beside, sizeof alone) == 0);
+    st = heddle_comm_barrier(comm);
+out:
+    if (sim.release != NULL) {
+        sim.release();
+    }
+    device_stream_free(&sim, other);
+    tear_down(&w);
+    return st;
 }
