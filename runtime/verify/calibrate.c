@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TURNS = 3, LEAST = 2, CROWDS = 16, CROWD_PART = 10 };
+enum { LEAST = 2, CROWDS = 16, CROWD_PART = 10 };
 
 static const double SHORT_MS = 0.2; /* runs that take less are timed several at once */
 
@@ -16,10 +16,11 @@ static const double SHORT_MS = 0.2; /* runs that take less are timed several at 
 static int describe(calibrate_run *run, heddle_comm *comm, const calibrate_options *o, calibrate_sample *sample,
                     int index)
 {
-    calibrate_sample described = {.times = sample->times};
+    calibrate_sample described = {.times = sample->times, .turns = sample->turns};
     memcpy(described.ms, sample->ms, sizeof described.ms);
+    memcpy(described.turn_ms, sample->turn_ms, sizeof described.turn_ms);
     *sample = described;
-    *run = (calibrate_run){.comm = comm, .sample = sample, .is_rough = o->seconds < TURNS};
+    *run = (calibrate_run){.comm = comm, .sample = sample, .is_rough = o->seconds < CALIBRATE_TURNS};
     int works = 0;
     if (calibrate_work_at(run, index)) {
         return 1;
@@ -45,6 +46,20 @@ static heddle_status time_runs(double *ms, calibrate_run *run, int64_t repeats)
     return st;
 }
 
+/* A model's pass is made of many such runs, so what counts is their mean, but for the slowest eighth, which something
+ * else held up, and as many of the fastest. */
+static double mean_of_middle(const double *ms, int times)
+{
+    double sorted[CALIBRATE_TIMES], sum = 0;
+    const int cut = times / 8;
+    memcpy(sorted, ms, (size_t)times * sizeof *ms);
+    samples_sort(sorted, times);
+    for (int i = cut; i < times - cut; i++) {
+        sum += sorted[i];
+    }
+    return sum / (times - 2 * cut);
+}
+
 /* As many times as fit `budget_ms`; the ranks agree on the number by the first run, which warms up, too. */
 static heddle_status time_operation(calibrate_run *run, double budget_ms)
 {
@@ -54,9 +69,10 @@ static heddle_status time_operation(calibrate_run *run, double budget_ms)
     st = st == HEDDLE_OK ? time_runs(&first, run, 1) : st;
     st = st == HEDDLE_OK ? time_runs(&first, run, 1) : st;
     st = st == HEDDLE_OK ? samples_slowest(&first, 1, run->comm) : st;
+    const int least = run->is_rough ? LEAST : 1; /* a turn; a rough run has one */
     const int64_t repeats = first < SHORT_MS ? (int64_t)(SHORT_MS / fmax(first, SHORT_MS / 1000)) + 1 : 1;
-    int times = (int)fmin(budget_ms / fmax(first * (double)repeats, 1e-3), CALIBRATE_TIMES / TURNS);
-    times = times > LEAST ? times : LEAST;
+    int times = (int)fmin(budget_ms / fmax(first * (double)repeats, 1e-3), CALIBRATE_TIMES / CALIBRATE_TURNS);
+    times = times > least ? times : least;
     const int before = s->times;
     for (int i = 0; i < times && st == HEDDLE_OK; i++) {
         st = time_runs(&s->ms[s->times++], run, repeats);
@@ -64,24 +80,21 @@ static heddle_status time_operation(calibrate_run *run, double budget_ms)
     if (s->about.ranks > 0) { /* all of them wait for the slowest; at work each has its own luck, which evens out */
         st = st == HEDDLE_OK ? samples_slowest(&s->ms[before], s->times - before, run->comm) : st;
     }
+    if (st == HEDDLE_OK) {
+        s->turn_ms[s->turns++] = mean_of_middle(&s->ms[before], s->times - before);
+    }
     st = st == HEDDLE_OK ? heddle_comm_barrier(run->comm) : st; /* nobody reads what a rank frees */
     run->operation->close(run);
     return st;
 }
 
-/* A model's pass is made of many such runs: what it takes is their mean, but for the slowest eighth, which something
- * else held up, and as many of the fastest; of the rank that is slowest by that. The spread is of a quarter above the
- * fastest quarter. */
+/* The median turn, which a while of something else does not move; of the rank that is slowest by that. The spread is of
+ * the median above the fastest quarter. */
 static heddle_status conclude(calibrate_sample *s, heddle_comm *comm)
 {
-    double sum = 0;
-    const int cut = s->times / 8;
     samples_sort(s->ms, s->times);
-    for (int i = cut; i < s->times - cut; i++) {
-        sum += s->ms[i];
-    }
     const double quick = s->ms[s->times / 4];
-    s->about.seconds = sum / (s->times - 2 * cut) * 1e-3;
+    s->about.seconds = samples_median(s->turn_ms, s->turns) * 1e-3;
     s->about.spread = (s->ms[s->times / 2] - quick) / quick;
     return samples_slowest(&s->about.seconds, 1, comm);
 }
@@ -175,7 +188,7 @@ static heddle_status time_crowding(calibrate_result *out, heddle_comm *comm, con
 
 heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const calibrate_options *options)
 {
-    const int turns = options->seconds >= TURNS ? TURNS : 1;
+    const int turns = options->seconds >= CALIBRATE_TURNS ? CALIBRATE_TURNS : 1;
     heddle_status st = HEDDLE_OK;
     calibrate_run run;
     *out = (calibrate_result){

@@ -6,15 +6,17 @@
 #include <heddle/heddle.h>
 #include <heddle/sys/calibrate.h>
 
-enum { CALIBRATE_TIMES = 64, CALIBRATE_WHAT_BYTES = 48, CALIBRATE_SAMPLES = 160 };
+enum { CALIBRATE_TURNS = 5, CALIBRATE_TIMES = 64, CALIBRATE_WHAT_BYTES = 48, CALIBRATE_SAMPLES = 160 };
 
 /* An operation and its times. */
 typedef struct calibrate_sample {
-    heddle_measured about;           /* what the fit is told; seconds: the mean of the middle */
+    heddle_measured about;           /* what the fit is told; seconds: the median turn's mean */
     const char *kind;                /* "mlp", "attention" ...: errors are told by kind */
     char what[CALIBRATE_WHAT_BYTES]; /* "bf16 1024 rows x 512" */
     double ms[CALIBRATE_TIMES];      /* of the slowest rank */
     int times;
+    double turn_ms[CALIBRATE_TURNS]; /* means on this rank of the middle of a turn's times */
+    int turns;
 } calibrate_sample;
 
 typedef struct calibrate_run calibrate_run;
@@ -62,7 +64,7 @@ typedef struct calibrate_result {
     double overlap_slowdown, crowding_slowdown; /* as in heddle_calibration; 1 of one rank */
 } calibrate_result;
 
-/* Collective, the same on every rank: every operation several times, all ranks at the same time, in three turns through
+/* Collective, the same on every rank: every operation several times, all ranks at the same time, in five turns through
  * the list, because a machine's speed drifts. calibrate_free in any case. */
 heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const calibrate_options *options);
 void calibrate_free(calibrate_result *result);
