@@ -10,6 +10,7 @@ typedef struct job {
     const char *shape, *mesh, *layout, *method;
     heddle_stage_kind kind;
     int mixed_dim, flags; /* 1 rope, 2 qk_norm or causal, 4 no modulation, 8 recompute */
+    int64_t most_workspace_bytes;
 } job;
 
 /* What all ranks compare with: a block of the CPU that holds everything. */
@@ -82,6 +83,7 @@ static heddle_status open_world(world *w, const judge *of, heddle_comm *comm)
     HD_TRY(heddle_layout_box(&w->box, &options.shape, &w->mesh, &w->layout, heddle_comm_rank(comm)));
     options.space = HEDDLE_SPACE_DEVICE;
     options.comm = comm;
+    options.most_workspace_bytes = of->j.most_workspace_bytes;
     HD_TRY(heddle_block_create(&w->mine, &options));
     HD_TRY(copy_weights(w));
     HD_TRY(heddle_block_shard_attention(w->mine, comm, &w->mesh, &w->layout, of->j.method));
@@ -202,23 +204,36 @@ out:
 }
 
 static const job jobs[] = {
-    {"f32[b=1 t=3 s=11 c=16]", "[sp=2]", "s@sp", "ring", HEDDLE_STAGE_ATTENTION, 2, 3},
-    {"f32[b=2 t=7 s=2 c=16]", "[sp=3]", "t@sp", "ulysses", HEDDLE_STAGE_ATTENTION, 1, 9},
-    {"bf16[b=1 t=9 s=2 c=16]", "[sp=3]", "t@sp(4 0 5)", "ring", HEDDLE_STAGE_ATTENTION, 1, 1},
-    {"f16[b=1 t=2 s=9 c=32]", "[dp=1 sp=2]", "b@dp,s@sp", "gather-kv", HEDDLE_STAGE_ATTENTION, 2, 14},
-    {"bf16[b=1 t=2 s=13 c=16]", "[r=2 u=2]", "s@r,s@u", "usp", HEDDLE_STAGE_ATTENTION, 2, 0},
-    {"f32[b=2 t=6 s=3 c=16]", "[tp=2 sp=2]", "s@tp,t@sp", "ring", HEDDLE_STAGE_ATTENTION, 1, 1},
-    {"f32[b=1 t=3 s=11 c=16]", "[sp=2]", "s@sp", "lasp", HEDDLE_STAGE_LINEAR, 2, 3},
-    {"f16[b=2 t=9 s=2 c=16]", "[sp=3]", "t@sp(4 0 5)", "lasp2", HEDDLE_STAGE_LINEAR, 1, 8},
-    {"bf16[b=2 t=7 s=2 c=16]", "[sp=4]", "t@sp", "lasp", HEDDLE_STAGE_LINEAR, 1, 10},
-    {"f32[b=1 t=2 s=9 c=32]", "[dp=1 sp=3]", "b@dp,s@sp", "scan", HEDDLE_STAGE_LINEAR, 2, 4},
+    {"f32[b=1 t=3 s=11 c=16]", "[sp=2]", "s@sp", "ring", HEDDLE_STAGE_ATTENTION, 2, 3, 0},
+    {"f32[b=2 t=7 s=2 c=16]", "[sp=3]", "t@sp", "ulysses", HEDDLE_STAGE_ATTENTION, 1, 9, 0},
+    {"bf16[b=1 t=9 s=2 c=16]", "[sp=3]", "t@sp(4 0 5)", "ring", HEDDLE_STAGE_ATTENTION, 1, 1, 0},
+    {"f16[b=1 t=2 s=9 c=32]", "[dp=1 sp=2]", "b@dp,s@sp", "gather-kv", HEDDLE_STAGE_ATTENTION, 2, 14, 0},
+    {"bf16[b=1 t=2 s=13 c=16]", "[r=2 u=2]", "s@r,s@u", "usp", HEDDLE_STAGE_ATTENTION, 2, 0, 0},
+    {"f32[b=2 t=6 s=3 c=16]", "[tp=2 sp=2]", "s@tp,t@sp", "ring", HEDDLE_STAGE_ATTENTION, 1, 1, 0},
+    {"f32[b=1 t=3 s=11 c=16]", "[sp=2]", "s@sp", "lasp", HEDDLE_STAGE_LINEAR, 2, 3, 0},
+    {"f16[b=2 t=9 s=2 c=16]", "[sp=3]", "t@sp(4 0 5)", "lasp2", HEDDLE_STAGE_LINEAR, 1, 8, 0},
+    {"bf16[b=2 t=7 s=2 c=16]", "[sp=4]", "t@sp", "lasp", HEDDLE_STAGE_LINEAR, 1, 10, 0},
+    {"f32[b=1 t=2 s=9 c=32]", "[dp=1 sp=3]", "b@dp,s@sp", "scan", HEDDLE_STAGE_LINEAR, 2, 4, 0},
 };
+
+/* Samples and fibres could go one after the other; attention with peers has all of them at once. */
+static const job too_small = {"f32[b=4 t=5 s=12 c=16]", "[sp=2]", "s@sp", "ring", HEDDLE_STAGE_ATTENTION, 2, 0, 16384};
+
+static heddle_status check_refused(world *w)
+{
+    heddle_status st = HEDDLE_OK;
+    CHECK(heddle_block_reserve(w->mine, &w->box) == HEDDLE_ERR_ARG);
+    CHECK(says("for 120 rows, which attention over a sharded dim has at once"));
+out:
+    return st;
+}
 
 static heddle_status run_job(heddle_comm *comm, void *arg)
 {
     world w;
-    heddle_status st = open_world(&w, arg, comm);
-    st = st == HEDDLE_OK ? check(&w) : st;
+    const judge *of = arg;
+    heddle_status st = open_world(&w, of, comm);
+    st = st != HEDDLE_OK ? st : of->j.most_workspace_bytes > 0 ? check_refused(&w) : check(&w);
     close_world(&w);
     return st;
 }
@@ -244,18 +259,23 @@ static void judge_open(judge *w, const job *j)
     heddle_tape_destroy(tape);
 }
 
-static void run_all(const char *transport, heddle_wire wire, int first, int end)
+static void run_one(const char *transport, heddle_wire wire, const job *j)
 {
     const heddle_comm_options options = device_options("cuda", wire);
+    heddle_mesh mesh;
+    judge w;
+    judge_open(&w, j);
+    HD_OK(heddle_mesh_parse(&mesh, j->mesh));
+    HD_OK(heddle_run_ranks_with(heddle_mesh_size(&mesh), transport, &options, run_job, &w));
+    close_problem(&w.p);
+    free(w.x);
+    free(w.dx);
+}
+
+static void run_all(const char *transport, heddle_wire wire, int first, int end)
+{
     for (int i = first; i < end; i += hd_step()) { /* ThreadSanitizer has no memory for many ranks in one process */
-        heddle_mesh mesh;
-        judge w;
-        judge_open(&w, &jobs[i]);
-        HD_OK(heddle_mesh_parse(&mesh, jobs[i].mesh));
-        HD_OK(heddle_run_ranks_with(heddle_mesh_size(&mesh), transport, &options, run_job, &w));
-        close_problem(&w.p);
-        free(w.x);
-        free(w.dx);
+        run_one(transport, wire, &jobs[i]);
     }
 }
 
@@ -278,4 +298,9 @@ HD_CASE(parts_by_way_of_the_host_are_those_of_the_whole)
 {
     run_all("threads", HEDDLE_WIRE_HOST, 0, 1);
     run_all("threads", HEDDLE_WIRE_HOST, 6, 7);
+}
+
+HD_CASE(rows_that_have_no_room_at_once_are_refused)
+{
+    run_one("threads", HEDDLE_WIRE_PEER, &too_small);
 }

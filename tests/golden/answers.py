@@ -215,6 +215,15 @@ def workspaces_in_parts():
             need(f"workspace of {name} in parts", lower == wanted, (lower, wanted))
 
 
+def attention_of_all_at_once():
+    """What goes over ranks has all of its rows, whatever the workspace may have."""
+    words = ["stdit3-xl2", "--mesh", "sp=4", "--objective", "bytes", "--force", "s.attn=s@sp/ring", *TWO]
+    whole, least = ({stage["name"]: stage["memory_bytes"] for stage in ask("memory", *words, *more)["stages"]}
+                    for more in ([], PARTS[1]))
+    smaller = [name for name in whole if least[name] < whole[name]]
+    need("stages in parts beside attention over ranks", smaller == [x for x in whole if x != "s.attn"], smaller)
+
+
 for check in (
     ranks_that_do_not_divide,
     bytes_say_what_the_slack_left_out,
@@ -230,6 +239,7 @@ for check in (
     training_counts_the_sums_of_gradients,
     inference_holds_no_backward,
     workspaces_in_parts,
+    attention_of_all_at_once,
 ):
     check()
 sys.exit(failed)

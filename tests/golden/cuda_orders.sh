@@ -78,6 +78,8 @@ else
     # now.
     per_kernel() { orders "$work/move.ptx" | awk -v kernel="$1" -v text="$2" '$1 == kernel && index($2, text) == 1 { n++ } END { print n + 0 }'; }
     for kernel in push_few push_any pull_few pull_any clear_any push_gated_bf; do # names as far as their digits
+        found=$(per_kernel $kernel bar)
+        [ "$found" = 2 ] || fail "$kernel has $found barriers, wanted one before rows move and one before a peer is told"
         while read -r instruction most; do
             found=$(per_kernel $kernel "$instruction")
             [ "$found" -ge 1 ] && [ "$found" -le "$most" ] || fail "$kernel has $instruction $found times, wanted 1 to $most"
