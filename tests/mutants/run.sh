@@ -157,12 +157,14 @@ targets_of() { # regex
     done | sort -u
 }
 
-build_and_test() { # regex: 0 green, 1 red, 2 does not build, 3 nothing but skips, 4 no such test
+# 0 green, 1 red, or not done after so many seconds, 2 does not build, 3 nothing but skips, 4 no such test
+build_and_test() { # regex, seconds
     local targets
     mapfile -t targets < <(targets_of "$1")
     [ ${#targets[@]} -gt 0 ] || return 4
     ninja -C "$build" "${targets[@]}" >"$build.log" 2>&1 || return 2
-    ctest --test-dir "$build" --stop-on-failure -j 1 -R "$1" </dev/null >"$build.log" 2>&1 || return 1
+    SECONDS=0
+    timeout -k 10 "$2" ctest --test-dir "$build" --stop-on-failure -j 1 -R "$1" </dev/null >"$build.log" 2>&1 || return 1
     grep -q ' Passed ' "$build.log" || return 3
 }
 
@@ -173,14 +175,15 @@ plant() { # index
 }
 
 # --- the mutants --------------------------------------------------------------------------------------------------------
-declare -A sound # regex -> what its tests say about the tree as it is
+export HEDDLE_TEST_STOP=1 # one case that fails is enough, and of those that hang each has its time
+declare -A sound limit # regex -> what its tests say about the tree as it is, and how long a mutant may take
 survived=0 untried=0 killed=0
 for i in "${!names[@]}"; do
     name=${names[$i]} regex=${tests[$i]}
     applies "$i" || continue
     if [ -z "${sound[$regex]:-}" ]; then
-        build_and_test "$regex"
-        sound[$regex]=$?
+        build_and_test "$regex" 3600
+        sound[$regex]=$? limit[$regex]=$((60 + 4 * SECONDS))
     fi
     case ${sound[$regex]} in
     1) problem "$name" "without it $(sed -n 's/^.*Test *#[0-9]*: \([^ ]*\).*\*\*\*.*/\1/p' "$build.log" | head -1) fails too"; continue ;;
@@ -189,12 +192,12 @@ for i in "${!names[@]}"; do
     4) problem "$name" "no test matches '$regex'"; continue ;;
     esac
     plant "$i"
-    build_and_test "$regex"
+    build_and_test "$regex" "${limit[$regex]}"
     case $? in
     1)
         killers=$(sed -n 's/^.*Test *#[0-9]*: \([^ ]*\).*\*\*\*\([A-Za-z]*\).*/\1 \2/p' "$build.log" | grep -v ' Skipped' |
             sed 's/ Failed$//' | paste -sd, -)
-        printf '%-34s %s\n' "$name" "killed by $killers"
+        printf '%-34s %s\n' "$name" "killed by ${killers:-its time, ${limit[$regex]} s}"
         killed=$((killed + 1))
         ;;
     2) problem "$name" "it does not build: $(grep -m1 ' error: ' "$build.log")" ;;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <heddle/status.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -334,8 +335,9 @@ int hd_run_cases(int seconds, int argc, char **argv)
     const char *only = argc > 1 ? argv[1] : "";
     const char *scale = getenv("HEDDLE_TEST_TIME_SCALE"); /* sanitizers are slower */
     const double limit_s = seconds * (scale != NULL ? atof(scale) : 1);
+    const int most_failed = getenv("HEDDLE_TEST_STOP") != NULL ? 1 : INT_MAX;
     int ran = 0, failed = 0, skipped = 0;
-    for (hd_case *one = cases; one != NULL; one = one->next) {
+    for (hd_case *one = cases; one != NULL && failed < most_failed; one = one->next) {
         if (strstr(one->name, only) != NULL) {
             int result = run_one(one, (int)(limit_s * crowding()));
             failed += result == FAILED;
