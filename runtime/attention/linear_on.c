@@ -80,9 +80,9 @@ static heddle_status send_states(struct hd_linear_on *on, hd_linear_way *way, in
     if (w->states[which] == NULL) {
         return HEDDLE_OK;
     }
-    HD_TRY(hd_linear_on_launched(on, hd_linear_walks_parts(w, which), "linear"));
+    HD_TRY(hd_device_launched(on->device, hd_linear_walks_parts(w, which), "linear"));
     if (on->problem->nranks > 1) {
-        HD_TRY(hd_linear_on_launched(on, hd_linear_walks_states(w, which, NULL, way->own, 0), "linear_states"));
+        HD_TRY(hd_device_launched(on->device, hd_linear_walks_states(w, which, NULL, way->own, 0), "linear_states"));
         HD_TRY(library->event_record(on->forked, device, stream));
         HD_TRY(library->stream_wait(on->beside, on->forked, device));
         w->stream = on->beside;
@@ -106,9 +106,9 @@ static heddle_status take_states(struct hd_linear_on *on, const hd_linear_way *w
     if (on->problem->nranks > 1) {
         HD_TRY(on->device->library->stream_wait(w->stream, on->joined, on->device->number));
     }
-    HD_TRY(hd_linear_on_launched(on, hd_linear_walks_states(w, which, in, NULL, 1), "linear_states"));
+    HD_TRY(hd_device_launched(on->device, hd_linear_walks_states(w, which, in, NULL, 1), "linear_states"));
     if (w->end != NULL && w->n == 0 && which == HD_WALKS_KV_LEFT) { /* no walk says it */
-        st = hd_linear_on_launched(on, hd_linear_walks_fold(w, w->end, 0, in, NULL), "linear_states");
+        st = hd_device_launched(on->device, hd_linear_walks_fold(w, w->end, 0, in, NULL), "linear_states");
     }
 out:
     return st;
@@ -122,7 +122,7 @@ static heddle_status forward(struct hd_linear_on *on, void *unused)
     HD_TRY(send_states(on, &on->way[0][1], HD_WALKS_KV_RIGHT));
     HD_TRY(take_states(on, &on->way[0][0], HD_WALKS_KV_LEFT));
     HD_TRY(take_states(on, &on->way[0][1], HD_WALKS_KV_RIGHT));
-    st = hd_linear_on_launched(on, hd_linear_walks_forward(&on->walks), "linear");
+    st = hd_device_launched(on->device, hd_linear_walks_forward(&on->walks), "linear");
 out:
     return st;
 }
@@ -133,10 +133,10 @@ static heddle_status backward(struct hd_linear_on *on, void *unused)
     heddle_status st = HEDDLE_OK;
     HD_TRY(send_states(on, &on->way[1][0], HD_WALKS_G_LEFT));
     HD_TRY(send_states(on, &on->way[1][1], HD_WALKS_G_RIGHT));
-    HD_TRY(hd_linear_on_launched(on, hd_linear_walks_dq(&on->walks), "linear"));
+    HD_TRY(hd_device_launched(on->device, hd_linear_walks_dq(&on->walks), "linear"));
     HD_TRY(take_states(on, &on->way[1][0], HD_WALKS_G_LEFT));
     HD_TRY(take_states(on, &on->way[1][1], HD_WALKS_G_RIGHT));
-    st = hd_linear_on_launched(on, hd_linear_walks_dk_dv(&on->walks), "linear");
+    st = hd_device_launched(on->device, hd_linear_walks_dk_dv(&on->walks), "linear");
 out:
     return st;
 }
@@ -194,8 +194,8 @@ typedef struct last_state {
 static heddle_status give_state(struct hd_linear_on *on, void *arg)
 {
     const last_state *to = arg;
-    return hd_linear_on_launched(on, hd_linear_walks_fold(&on->walks, to->out, to->is_decayed, on->last, NULL),
-                                 "linear_states");
+    return hd_device_launched(on->device, hd_linear_walks_fold(&on->walks, to->out, to->is_decayed, on->last, NULL),
+                              "linear_states");
 }
 
 heddle_status hd_linear_on_state(void *out, const heddle_linear_attention *a, int is_decayed, heddle_stream stream)

@@ -6,7 +6,7 @@
 #include "runtime/attention/attention_internal.h"
 #include "runtime/attention/linear_internal.h"
 #include "runtime/attention/linear_walks.h"
-#include "runtime/device/enqueued.h"
+#include "runtime/attention/on_device.h"
 #include "runtime/move/carrier.h"
 
 /* States of the ranks before this one, in one direction of forward or of backward, by the steps of a method; f32
@@ -46,7 +46,6 @@ void hd_linear_ways_moved(heddle_attention_traffic *out, const struct hd_linear_
 
 /* --- linear_on_make.c */
 
-heddle_status hd_linear_on_launched(const struct hd_linear_on *on, int code, const char *what);
 /* f32 of the device, which peers reach; counted with those of *bytes. */
 heddle_status hd_linear_on_take(float **out, struct hd_linear_on *on, int64_t elems, int64_t *bytes);
 

@@ -4,22 +4,15 @@
 
 #include <math.h>
 
-enum { GRACE_NS = 1000000000 };
-
 heddle_status hd_linear_on_check(const hd_linear_problem *p, const heddle_comm *comm)
 {
     heddle_status st = HEDDLE_OK;
     const heddle_linear_attention_options *o = &p->options;
     const heddle_dtype dtype = p->shape.dtype;
-    if (o->space != HEDDLE_SPACE_DEVICE) {
-        return dtype != HEDDLE_F16 ? hd_device_host_only(o->space, o->device, "linear attention")
-                                   : hd_fail(HEDDLE_ERR_UNSUPPORTED, "linear attention in f16 wants a device (space)");
-    }
-    HD_TRY(hd_comm_need_space(comm, o->space, o->device, "linear attention"));
-    const hd_device *device = hd_comm_device(comm);
-    if (device->library->kernels == NULL) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "linear attention on device %s: its library has no kernels",
-                       device->name);
+    const hd_device *device = NULL;
+    HD_TRY(hd_on_device_need(&device, comm, o->space, o->device, dtype, "linear attention"));
+    if (device == NULL) {
+        return HEDDLE_OK;
     }
     const int64_t most = p->dk > p->dv ? p->dk : p->dv;
     const int are_whole = dtype == HEDDLE_F32 || (p->dk % 8 == 0 && p->dv % 8 == 0);
@@ -35,11 +28,6 @@ heddle_status hd_linear_on_check(const hd_linear_problem *p, const heddle_comm *
     }
 out:
     return st;
-}
-
-heddle_status hd_linear_on_launched(const struct hd_linear_on *on, int code, const char *what)
-{
-    return code == 0 ? HEDDLE_OK : on->device->library->status(code, on->device->number, what);
 }
 
 heddle_status hd_linear_on_take(float **out, struct hd_linear_on *on, int64_t elems, int64_t *bytes)
@@ -77,7 +65,6 @@ static heddle_status upload_decays(struct hd_linear_on *on)
 {
     heddle_status st = HEDDLE_OK;
     const hd_linear_problem *p = on->problem;
-    const heddle_device *library = on->device->library;
     const int64_t bytes = p->heads * (int64_t)sizeof(float);
     float *exponent = NULL, *there = NULL;
     HD_TRY(hd_alloc((void **)&exponent, (size_t)p->heads + 1, sizeof *exponent, "decays of a linear attention"));
@@ -86,13 +73,9 @@ static heddle_status upload_decays(struct hd_linear_on *on)
     }
     HD_TRY(hd_linear_on_take(&there, on, p->heads, &on->workspace_bytes));
     on->walks.log2_decay = there;
-    st = bytes > 0 ? library->copy(there, bytes, exponent, bytes, bytes, 1, on->device->number, on->own_stream)
-                   : HEDDLE_OK;
-    const hd_sentence why = hd_sentence_keep();
-    heddle_status ended = hd_enqueued_end(&on->used, on->own_stream, HEDDLE_OK);
-    const int64_t deadline_ns = hd_comm_deadline_ns(on->comm, p->options.deadline_ms) + GRACE_NS;
-    ended = ended == HEDDLE_OK ? hd_enqueued_wait(&on->used, deadline_ns, NULL, NULL) : ended;
-    st = st == HEDDLE_OK ? ended : hd_sentence_say(&why, st);
+    st = bytes == 0 ? HEDDLE_OK
+                    : hd_enqueued_upload(&on->used, there, exponent, bytes, on->own_stream,
+                                         hd_comm_deadline_ns(on->comm, p->options.deadline_ms) + HD_DEVICE_GRACE_NS);
 out:
     hd_free(exponent);
     return st;
@@ -108,11 +91,7 @@ heddle_status hd_linear_on_take_all(heddle_linear_attention *a)
     on->problem = p;
     on->comm = a->comm;
     on->device = hd_comm_device(a->comm);
-    HD_TRY(hd_device_load_kernels(on->device)); /* not in a call, while kernels of other ranks may wait */
-    HD_TRY(hd_enqueued_open(&on->used, on->device));
-    on->used.names = (hd_enqueued_names){hd_comm_rank_name(a->comm, heddle_comm_rank(a->comm)), "last launch",
-                                         "linear attention", ""};
-    HD_TRY(on->device->library->stream_create(&on->own_stream, on->device->number));
+    HD_TRY(hd_on_device_open(&on->used, &on->own_stream, a->comm, "linear attention"));
     HD_TRY(on->device->library->stream_create(&on->beside, on->device->number));
     HD_TRY(on->device->library->event_create(&on->forked, on->device->number));
     HD_TRY(on->device->library->event_create(&on->joined, on->device->number));
@@ -143,8 +122,7 @@ void hd_linear_on_free(heddle_linear_attention *a)
         return;
     }
     const hd_sentence why = hd_sentence_keep();
-    const int is_idle = on->used.event != NULL && !on->used.is_captured &&
-                        hd_enqueued_has_ended(&on->used, hd_comm_deadline_ns(on->comm, 0) + GRACE_NS);
+    const int is_idle = hd_on_device_is_idle(&on->used, on->comm);
     hd_linear_ways_free(on);
     for (int i = 0; i < 4 && is_idle; i++) {
         const hd_linear_way *way = &on->way[i / 2][i % 2];

@@ -178,7 +178,7 @@ void hd_linear_ways_free(struct hd_linear_on *on)
 
 static heddle_status fold(struct hd_linear_on *on, float *dst, int64_t rows, const float *state, const float *add)
 {
-    return hd_linear_on_launched(on, hd_linear_walks_fold(&on->walks, dst, rows, state, add), "linear_states");
+    return hd_device_launched(on->device, hd_linear_walks_fold(&on->walks, dst, rows, state, add), "linear_states");
 }
 
 static heddle_status step_on(struct hd_linear_on *on, hd_linear_way *way, int step, const float *src, float *dst)

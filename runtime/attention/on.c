@@ -118,7 +118,7 @@ static heddle_status take_logarithms(struct hd_attn_on *on, float *out, int is_c
                                               .outer = is_callers ? on->heads * rows : rows,
                                               .token = 1,
                                               .head = is_callers ? rows : p->batch * rows}};
-        HD_TRY(hd_attn_on_launched(on, on->kernels->log_sum(&of, on->stream), "log_sum"));
+        HD_TRY(hd_device_launched(on->device, on->kernels->log_sum(&of, on->stream), "log_sum"));
     }
 out:
     return st;
@@ -228,8 +228,8 @@ static heddle_status give_gradients(heddle_attention *a, const hd_on_arrays *x)
         return hd_attn_on_unpack(on, x, on->grads, on->grad);
     }
     if (on->grad != p->dtype) {
-        HD_TRY(hd_attn_on_launched(
-            on, on->kernels->convert(on->narrow, p->dtype, on->grads, on->grad, elems, on->stream), "convert"));
+        HD_TRY(hd_device_launched(
+            on->device, on->kernels->convert(on->narrow, p->dtype, on->grads, on->grad, elems, on->stream), "convert"));
         narrow = on->narrow;
     }
     HD_TRY(hd_heads_move(&a->heads, HD_QKV_TO_ROWS, narrow, on->rows, on->stream));

@@ -6,9 +6,8 @@
 #ifndef HD_ATTENTION_ON_H
 #define HD_ATTENTION_ON_H
 
-#include "kernels/table_device.h"
 #include "runtime/attention/attention_private.h"
-#include "runtime/device/enqueued.h"
+#include "runtime/attention/on_device.h"
 #include "runtime/move/carrier.h"
 
 /* Blocks of keys and values, or sums of their gradients, to the next rank of the ring. */
@@ -90,7 +89,6 @@ heddle_status hd_attn_on_unpack(struct hd_attn_on *on, const hd_on_arrays *x, co
 heddle_status hd_attn_on_take_in(struct hd_attn_on *on, char *dense, const hd_device_tokens *x, int64_t inner);
 heddle_status hd_attn_on_give_out(struct hd_attn_on *on, const hd_device_tokens *x, int64_t inner, const char *dense);
 heddle_status hd_attn_on_arrange(struct hd_attn_on *on, const hd_device_arrange *of);
-heddle_status hd_attn_on_launched(const struct hd_attn_on *on, int code, const char *what);
 
 /* --- on_keys.c: own queries and one block of keys */
 

@@ -85,7 +85,7 @@ static heddle_status meet_pair(struct hd_attn_on *on, const hd_on_keys *keys, co
         of.stats = is_first ? of.stats : on->part_stats;
     }
     on->begun[x->query_run] = 1;
-    HD_TRY(hd_attn_on_launched(on, on->kernels->attention(&of, on->stream), "attention"));
+    HD_TRY(hd_device_launched(on->device, on->kernels->attention(&of, on->stream), "attention"));
     if (!is_first) {
         const hd_device_merge merge = {.rows = on->problem->batch * on->heads * x->q->len,
                                        .d = on->problem->width,
@@ -94,7 +94,7 @@ static heddle_status meet_pair(struct hd_attn_on *on, const hd_on_keys *keys, co
                                        .stats = on->stats + 2 * queries_before(on, x->q),
                                        .other = on->part,
                                        .other_stats = on->part_stats};
-        st = hd_attn_on_launched(on, on->kernels->merge(&merge, on->stream), "merge");
+        st = hd_device_launched(on->device, on->kernels->merge(&merge, on->stream), "merge");
     }
 out:
     return st;
@@ -214,7 +214,7 @@ static heddle_status meet_pair_back(struct hd_attn_on *on, const hd_on_keys *key
         .gives_f32 = on->grad == HEDDLE_F32,
         .delta = on->delta + queries_before(on, x->q)};
     on->begun[x->query_run] = 1;
-    HD_TRY(hd_attn_on_launched(on, on->kernels->attention_back(&back, on->stream), "attention_back"));
+    HD_TRY(hd_device_launched(on->device, on->kernels->attention_back(&back, on->stream), "attention_back"));
     for (int i = 0; i < 3; i++) {
         HD_TRY(g.is_begun[i] ? add_rows(on, &g.at[i], &g.part[i], i == 0 ? on->heads : on->kv_heads,
                                         i == 0 ? x->q->len : x->k->len)

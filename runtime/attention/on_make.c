@@ -4,20 +4,14 @@
 
 #include <string.h>
 
-enum { GRACE_NS = 1000000000 };
-
 heddle_status hd_attn_on_check(const hd_attn_problem *p, const heddle_comm *comm)
 {
     heddle_status st = HEDDLE_OK;
     const heddle_attention_options *o = &p->options;
-    if (o->space != HEDDLE_SPACE_DEVICE) {
-        return p->dtype != HEDDLE_F16 ? hd_device_host_only(o->space, o->device, "attention")
-                                      : hd_fail(HEDDLE_ERR_UNSUPPORTED, "attention in f16 wants a device (space)");
-    }
-    HD_TRY(hd_comm_need_space(comm, o->space, o->device, "attention"));
-    const hd_device *device = hd_comm_device(comm);
-    if (device->library->kernels == NULL) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "attention on device %s: its library has no kernels", device->name);
+    const hd_device *device = NULL;
+    HD_TRY(hd_on_device_need(&device, comm, o->space, o->device, p->dtype, "attention"));
+    if (device == NULL) {
+        return HEDDLE_OK;
     }
     if (p->dtype == HEDDLE_F64 || p->width > HD_DEVICE_MOST_HEAD || (p->dtype != HEDDLE_F32 && p->width % 8 != 0)) {
         return hd_fail(
@@ -206,16 +200,8 @@ static heddle_status upload_lengths(heddle_attention *a, struct hd_attn_on *on)
             lengths[keys.first_run * p->batch + i] = (int32_t)(left < 0 ? 0 : left < run->len ? left : run->len);
         }
     }
-    const heddle_device *library = on->device->library;
-    const int64_t bytes = n * (int64_t)sizeof *lengths;
-    st = library->copy(on->lengths, bytes, lengths, bytes, bytes, 1, on->device->number, on->stream);
-    const hd_sentence why = hd_sentence_keep();
-    heddle_status ended = hd_enqueued_end(&on->used, on->stream, HEDDLE_OK);
-    ended =
-        ended == HEDDLE_OK
-            ? hd_enqueued_wait(&on->used, hd_comm_deadline_ns(on->comm, p->options.deadline_ms) + GRACE_NS, NULL, NULL)
-            : ended;
-    st = st == HEDDLE_OK ? ended : hd_sentence_say(&why, st);
+    st = hd_enqueued_upload(&on->used, on->lengths, lengths, n * (int64_t)sizeof *lengths, on->stream,
+                            hd_comm_deadline_ns(on->comm, p->options.deadline_ms) + HD_DEVICE_GRACE_NS);
 out:
     hd_free(lengths);
     return st;
@@ -234,11 +220,7 @@ heddle_status hd_attn_on_take(heddle_attention *a)
     on->ring = a->ring;
     on->device = hd_comm_device(a->comm);
     on->kernels = on->device->library->kernels;
-    HD_TRY(hd_device_load_kernels(on->device)); /* not in a call, while kernels of other ranks may wait */
-    HD_TRY(hd_enqueued_open(&on->used, on->device));
-    on->used.names =
-        (hd_enqueued_names){hd_comm_rank_name(a->comm, heddle_comm_rank(a->comm)), "last launch", "attention", ""};
-    HD_TRY(on->device->library->stream_create(&on->own_stream, on->device->number));
+    HD_TRY(hd_on_device_open(&on->used, &on->own_stream, a->comm, "attention"));
     on->stream = on->own_stream;
     HD_TRY(describe(on));
     HD_TRY(take_forward(a, on));
@@ -274,8 +256,7 @@ void hd_attn_on_free(heddle_attention *a)
                          on->part_stats, on->lse,       on->lse_rows,  on->d_o,       on->grads,  on->narrow,
                          on->delta,      on->grad_part, on->kv_wide,   on->travel[0], on->sum[0], on->all,
                          on->sum[1],     on->lengths,   on->travel[1], on->all_grads};
-    const int is_idle = on->used.event != NULL && !on->used.is_captured &&
-                        hd_enqueued_has_ended(&on->used, hd_comm_deadline_ns(on->comm, 0) + GRACE_NS);
+    const int is_idle = hd_on_device_is_idle(&on->used, on->comm);
     hd_attn_on_hops_free(on);
     for (size_t i = 0; i < sizeof all / sizeof all[0] && is_idle; i++) {
         heddle_buffer_free(on->comm, all[i]);

@@ -1,14 +1,9 @@
 /* A caller's arrays and those of parts, on a device. */
 #include "runtime/attention/on.h"
 
-heddle_status hd_attn_on_launched(const struct hd_attn_on *on, int code, const char *what)
-{
-    return code == 0 ? HEDDLE_OK : on->device->library->status(code, on->device->number, what);
-}
-
 heddle_status hd_attn_on_arrange(struct hd_attn_on *on, const hd_device_arrange *of)
 {
-    return hd_attn_on_launched(on, on->kernels->arrange(of, on->stream), "arrange");
+    return hd_device_launched(on->device, on->kernels->arrange(of, on->stream), "arrange");
 }
 
 /* Of [heads][batch][rows][width], whose batch is `inner` fibres beside one another for each that is not. */

@@ -211,3 +211,8 @@ heddle_status hd_device_stray(hd_stray *out, const hd_device *device, heddle_spa
     }
     return st;
 }
+
+heddle_status hd_device_launched(const hd_device *device, int code, const char *what)
+{
+    return code == 0 ? HEDDLE_OK : device->library->status(code, device->number, what);
+}

@@ -54,6 +54,9 @@ enum { HD_DEVICE_PAGE_BYTES = 4096 };
 heddle_status hd_device_page(hd_device *device, void **out);
 void hd_device_page_back(hd_device *device, void *page);
 
+/* Of a launch by the library's kernels, which returned `code`; what: "attention". */
+heddle_status hd_device_launched(const hd_device *device, int code, const char *what);
+
 /* Does [memory, ...) lie where it should? 0 when it does. */
 typedef enum hd_stray { HD_STRAY_NOT, HD_STRAY_HOST, HD_STRAY_DEVICE } hd_stray;
 /* device NULL: nobody knows of any. space: where it should lie; on the device that is `device`, not on another one. */

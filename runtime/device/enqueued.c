@@ -128,6 +128,16 @@ int hd_enqueued_has_ended(hd_enqueued *e, int64_t deadline_ns)
     return done;
 }
 
+heddle_status hd_enqueued_upload(hd_enqueued *e, void *dst, const void *src, int64_t bytes, heddle_stream stream,
+                                 int64_t deadline_ns)
+{
+    heddle_status st = e->device->library->copy(dst, bytes, src, bytes, bytes, 1, e->device->number, stream);
+    const hd_sentence why = hd_sentence_keep();
+    heddle_status ended = hd_enqueued_end(e, stream, HEDDLE_OK);
+    ended = ended == HEDDLE_OK ? hd_enqueued_wait(e, deadline_ns, NULL, NULL) : ended;
+    return st == HEDDLE_OK ? ended : hd_sentence_say(&why, st);
+}
+
 /* Of its own stream, too: a handle says nothing, as that of a stream which is gone may be given out again. */
 heddle_status hd_enqueued_order(hd_enqueued *e, heddle_stream stream)
 {

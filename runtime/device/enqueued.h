@@ -12,6 +12,8 @@ typedef struct hd_enqueued_names {
     const char *end, *what, *line; /* borrowed */
 } hd_enqueued_names;
 
+enum { HD_DEVICE_GRACE_NS = 1000000000 }; /* of the host behind the device's own deadlines */
+
 /* Of one thread, but for hd_enqueued_look_beside. Begins as zeros. */
 typedef struct hd_enqueued {
     const hd_device *device;
@@ -48,6 +50,9 @@ heddle_status hd_enqueued_await(int *done, hd_enqueued *e, int64_t deadline_ns, 
 heddle_status hd_enqueued_wait(hd_enqueued *e, int64_t deadline_ns, hd_device_look_fn look, void *arg);
 /* The same, however it goes. 0: it has not, or the device does not say. */
 int hd_enqueued_has_ended(hd_enqueued *e, int64_t deadline_ns);
+/* A copy to the device, and its end: src is the caller's again, however it goes. */
+heddle_status hd_enqueued_upload(hd_enqueued *e, void *dst, const void *src, int64_t bytes, heddle_stream stream,
+                                 int64_t deadline_ns);
 heddle_status hd_enqueued_order(hd_enqueued *e, heddle_stream stream); /* what `stream` has from now on comes behind */
 
 #endif

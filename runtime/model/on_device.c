@@ -11,8 +11,6 @@
 #include <stdio.h>
 
 /* A switch that is late has a deadline of its own, and knows which rank it is. */
-enum { GRACE_NS = 1000000000 };
-
 struct hd_executor_device {
     heddle_comm *comm;
     const hd_device *device;
@@ -45,7 +43,7 @@ static heddle_status settle(hd_executor_device *d, heddle_stream stream, hd_devi
 {
     heddle_status st;
     HD_TRY(hd_enqueued_end(&d->copies, stream, HEDDLE_OK));
-    HD_TRY(hd_enqueued_wait(&d->copies, hd_comm_deadline_ns(d->comm, 0) + GRACE_NS, ask, d->comm));
+    HD_TRY(hd_enqueued_wait(&d->copies, hd_comm_deadline_ns(d->comm, 0) + HD_DEVICE_GRACE_NS, ask, d->comm));
     st = ask != NULL ? ask(d->comm) : HEDDLE_OK; /* what failed has ended, too */
 out:
     return st;

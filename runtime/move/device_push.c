@@ -3,8 +3,7 @@
 
 #include <stdio.h>
 
-static const int64_t GRACE_NS = 1000000000; /* of the host behind the device's own deadlines */
-static const int64_t END_NS = 3000000000;   /* for launches that move nothing any more */
+static const int64_t END_NS = 3000000000; /* for launches that move nothing any more */
 
 /* --- what went wrong ---------------------------------------------------------------------------------------------- */
 
@@ -67,7 +66,7 @@ void hd_push_look_beside(void *arg)
 static int await_end(hd_push *p)
 {
     const int64_t deadline_ns = p->broken.status == HEDDLE_OK
-                                    ? hd_comm_deadline_ns(p->comm, p->spec->options.deadline_ms) + GRACE_NS
+                                    ? hd_comm_deadline_ns(p->comm, p->spec->options.deadline_ms) + HD_DEVICE_GRACE_NS
                                     : hd_now_ns() + END_NS;
     return hd_enqueued_has_ended(&p->route->enqueued, deadline_ns);
 }
@@ -95,7 +94,7 @@ static heddle_status fail_late(hd_route *r, heddle_status st)
     return fail_with(r->own, st);
 }
 
-const hd_late hd_push_late = {look, fail_late, GRACE_NS};
+const hd_late hd_push_late = {look, fail_late, HD_DEVICE_GRACE_NS};
 
 /* --- executions --------------------------------------------------------------------------------------------------- */
 

@@ -7,7 +7,7 @@ enum { VECTOR_ROWS = 6 };
 
 heddle_status hd_on_launched(const hd_on_call *call, int code, const char *what)
 {
-    return code == 0 ? HEDDLE_OK : call->on->device->library->status(code, call->on->device->number, what);
+    return hd_device_launched(call->on->device, code, what);
 }
 
 hd_device_rows hd_on_rows(const hd_on_call *call)

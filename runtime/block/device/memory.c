@@ -7,8 +7,6 @@
 
 #include <stdio.h>
 
-enum { GRACE_NS = 1000000000 };
-
 heddle_status hd_on_room_make(hd_on_room **out, heddle_comm *comm)
 {
     heddle_status st = HEDDLE_OK;
@@ -34,8 +32,9 @@ out:
 heddle_status hd_on_room_settle(hd_on_room *room)
 {
     heddle_status st = hd_enqueued_end(&room->copies, room->stream, HEDDLE_OK);
-    return st == HEDDLE_OK ? hd_enqueued_wait(&room->copies, hd_comm_deadline_ns(room->comm, 0) + GRACE_NS, NULL, NULL)
-                           : st;
+    return st == HEDDLE_OK
+               ? hd_enqueued_wait(&room->copies, hd_comm_deadline_ns(room->comm, 0) + HD_DEVICE_GRACE_NS, NULL, NULL)
+               : st;
 }
 
 /* A graph cannot wait for what is outside of it; and a stream has an order without being told. */
@@ -56,18 +55,14 @@ heddle_status hd_on_room_end(hd_on_room *room, int captures, heddle_stream strea
 
 heddle_status hd_on_upload(hd_on_room *room, void *dst, const void *src, size_t bytes)
 {
-    const hd_device *device = room->device;
-    const int64_t run = (int64_t)bytes;
-    heddle_status st = device->library->copy(dst, run, src, run, run, 1, device->number, room->stream);
-    const hd_sentence why = hd_sentence_keep();
-    const heddle_status ended = hd_on_room_settle(room); /* src is the caller's again */
-    return st == HEDDLE_OK ? ended : hd_sentence_say(&why, st);
+    return hd_enqueued_upload(&room->copies, dst, src, (int64_t)bytes, room->stream,
+                              hd_comm_deadline_ns(room->comm, 0) + HD_DEVICE_GRACE_NS);
 }
 
 int hd_on_room_is_idle(hd_on_room *room)
 {
     const hd_sentence why = hd_sentence_keep(); /* of the failure because of which memory is freed, say */
-    const int is_idle = hd_enqueued_has_ended(&room->used, hd_comm_deadline_ns(room->comm, 0) + GRACE_NS);
+    const int is_idle = hd_enqueued_has_ended(&room->used, hd_comm_deadline_ns(room->comm, 0) + HD_DEVICE_GRACE_NS);
     heddle_ignore(hd_sentence_say(&why, HEDDLE_OK));
     return is_idle;
 }
