@@ -22,6 +22,7 @@
 #include "kernels/device_attention.h"
 #include "kernels/device_linear.h"
 #include "kernels/device_rows.h"
+#include "kernels/training.h"
 
 #include <heddle/sys/device_products.h>
 
@@ -165,6 +166,19 @@ typedef struct hd_device_kernels {
     /* --- linear layers (heddle/sys/device_products.h), in tiles of one size; no workspace */
 
     int (*product)(const heddle_product *of, const heddle_product_call *call, void *stream);
+
+    /* --- training (kernels/training.h), with the bits of the CPU's slots but for those of NaNs */
+
+    /* clip: where the step's is, on the device; NULL: in the step */
+    int (*adamw)(const hd_adamw_step *step, const double *clip, float *param, const float *grad, float *mean,
+                 float *square, int64_t elems, void *stream);
+    int (*divide)(float *dst, const float *src, float divisor, int64_t elems, void *stream);
+    int (*zero)(float *dst, int64_t elems, void *stream);
+    /* dst = or (adds) += the squares of values, 0 or more; digits are below 2^32 afterwards */
+    int (*add_squares)(hd_squares *dst, const float *values, int64_t elems, int adds, void *scratch, void *stream);
+    size_t (*add_squares_bytes)(void); /* of scratch */
+    /* *dst = min(1, max_norm / the root of squares); 1 of a NaN */
+    int (*clip)(double *dst, const hd_squares *squares, double max_norm, void *stream);
 } hd_device_kernels;
 
 /* Compiled by nvcc into the device library, or for the emulator of the tests. */

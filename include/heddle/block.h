@@ -91,11 +91,12 @@ HEDDLE_API int heddle_block_nparams(const heddle_block *block); /* NULL: 0 */
 /* HEDDLE_ERR_ARG: NULL, index is not in 0 .. nparams-1. */
 HEDDLE_CHECKED heddle_status heddle_block_param(heddle_param *out, heddle_block *block, int index);
 /* From now on parameter `index` of a block on a device is a framework's array there, dense, borrowed until the block
- * ends or another one is lent (data NULL: the block's own again). A weight [out, in] is of the activation's dtype, at a
- * multiple of 16 bytes, and is read where it lies; the block's memory for it is freed. Of a bias or a norm's weight,
- * F32 or of the activation's dtype, commit makes a copy where kernels want another dtype. Commit before the next
- * forward, and whenever lent arrays have changed; by then what wrote them must be done. Not while a graph has calls of
- * the block. Behind a call that used the parameter the host waits for the device.
+ * ends or another one is lent (data NULL: the block's own again). It is F32 or of the activation's dtype, at a multiple
+ * of 16 bytes. Of the dtype that kernels want (a weight [out, in]: the activation's) it is read where it lies, and the
+ * block's memory for it is freed; else commit makes a copy, as of the F32 parameters that an optimiser trains. Commit
+ * before the next forward, and whenever lent arrays have changed; by then what wrote them must be done (or
+ * heddle_block_refresh). Not while a graph has calls of the block. Behind a call that used the parameter the host waits
+ * for the device.
  * HEDDLE_ERR_ARG: NULL, no such parameter, another dtype, not on the block's device, its alignment.
  * HEDDLE_ERR_UNSUPPORTED: the block is in host memory, where weights are packed. HEDDLE_ERR_NOMEM, _TIMEOUT. */
 HEDDLE_CHECKED heddle_status heddle_block_lend_param(heddle_block *block, int index, const void *data,
@@ -109,6 +110,12 @@ HEDDLE_CHECKED heddle_status heddle_block_seed(heddle_block *block, uint64_t see
  * backward are carried out, by trials that wait for the device (docs/gpu.md): before other ranks of a process that
  * share it enqueue what waits for this one. HEDDLE_ERR_ARG: NULL. HEDDLE_ERR_NOMEM. */
 HEDDLE_CHECKED heddle_status heddle_block_commit(heddle_block *block);
+
+/* Of a block on a device that was committed: what was enqueued in `stream` so far has changed arrays that are lent.
+ * Enqueues the copies of those that kernels want in another dtype, allocates nothing, and does not wait; it may be
+ * captured. Calls of the block on other streams that began before have ended when it begins. In host memory:
+ * heddle_block_commit. HEDDLE_ERR_ARG: NULL, not committed. */
+HEDDLE_CHECKED heddle_status heddle_block_refresh(heddle_block *block, heddle_stream stream);
 
 /* Conditioning shared by all rows of a sample; f32, row-major, borrowed during the call. Of a block on a device vector
  * and text lie there, text_lengths on the host. b is the *global* batch: a rank reads the samples of its box. */

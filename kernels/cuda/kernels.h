@@ -68,6 +68,15 @@ int hd_head_norm_load(void);
 int hd_head_norm(const hd_device_head_norm *of, void *stream);
 int hd_head_norm_back(const hd_device_head_norm *of, void *stream);
 
+int hd_training_load(void);
+int hd_training_adamw(const hd_adamw_step *step, const double *clip, float *param, const float *grad, float *mean,
+                      float *square, int64_t elems, void *stream);
+int hd_training_divide(float *dst, const float *src, float divisor, int64_t elems, void *stream);
+int hd_training_zero(float *dst, int64_t elems, void *stream);
+int hd_training_add_squares(hd_squares *dst, const float *values, int64_t elems, int adds, void *scratch, void *stream);
+size_t hd_training_squares_bytes(void);
+int hd_training_clip(double *dst, const hd_squares *squares, double max_norm, void *stream);
+
 int hd_products_load(void);
 int hd_products_run(const heddle_product *of, const heddle_product_call *call, void *stream);
 

@@ -7,7 +7,7 @@ static int load(void)
     int (*const load_of[])(void) = {hd_move_load,      hd_cuda_sum_load,       hd_rows_load,       hd_elements_load,
                                     hd_heads_load,     hd_rows_back_load,      hd_heads_back_load, hd_columns_load,
                                     hd_attention_load, hd_attention_back_load, hd_parts_load,      hd_products_load,
-                                    hd_linear_load,    hd_linear_states_load,  hd_head_norm_load};
+                                    hd_linear_load,    hd_linear_states_load,  hd_head_norm_load,  hd_training_load};
     int error = 0;
     for (int i = 0; i < (int)(sizeof load_of / sizeof load_of[0]) && error == 0; i++) {
         error = load_of[i]();
@@ -51,4 +51,10 @@ const hd_device_kernels hd_kernels_cuda = {
     .head_norm = hd_head_norm,
     .head_norm_back = hd_head_norm_back,
     .product = hd_products_run,
+    .adamw = hd_training_adamw,
+    .divide = hd_training_divide,
+    .zero = hd_training_zero,
+    .add_squares = hd_training_add_squares,
+    .add_squares_bytes = hd_training_squares_bytes,
+    .clip = hd_training_clip,
 };

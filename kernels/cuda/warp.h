@@ -16,6 +16,7 @@
  *   HD_DYNAMIC_SHARED(type, name)           as HD_SHARED, of the bytes that HD_LAUNCH_SHARED says; more than 48 KiB
  *                                           are allowed by hd_allow_shared
  *   hd_mul, hd_fma                          one rounding each: never merged with what stands beside them
+ *   hd_mul_64, hd_add_64, hd_div_64, hd_sqrt_64   the same of f64
  *   hd_to_bf16, hd_to_f16, hd_from_f16      rounded to nearest even; a NaN stays one
  *   hd_pair_to_bf16, hd_pair_to_f16         two at a time, the first one in the lower half
  *   hd_exp2, hd_log2, hd_rsqrt              to a few units of the last place; hd_exp2: less than 2^-126 may be 0
@@ -63,6 +64,26 @@ HD_DEV float hd_mul(float a, float b)
 HD_DEV float hd_fma(float a, float b, float c)
 {
     return __fmaf_rn(a, b, c);
+}
+
+HD_DEV double hd_mul_64(double a, double b)
+{
+    return __dmul_rn(a, b);
+}
+
+HD_DEV double hd_add_64(double a, double b)
+{
+    return __dadd_rn(a, b);
+}
+
+HD_DEV double hd_div_64(double a, double b)
+{
+    return __ddiv_rn(a, b);
+}
+
+HD_DEV double hd_sqrt_64(double x)
+{
+    return __dsqrt_rn(x);
 }
 
 HD_DEV float hd_exp2(float x)

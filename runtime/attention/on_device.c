@@ -25,7 +25,7 @@ out:
 heddle_status hd_on_device_open(hd_enqueued *used, heddle_stream *stream, const heddle_comm *comm, const char *what)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_device *device = hd_comm_device(comm);
+    hd_device *device = hd_comm_device(comm);
     HD_TRY(hd_device_load_kernels(device)); /* not in a call, while kernels of other ranks may wait */
     HD_TRY(hd_enqueued_open(used, device));
     used->names = (hd_enqueued_names){hd_comm_rank_name(comm, heddle_comm_rank(comm)), "last launch", what, ""};

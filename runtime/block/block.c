@@ -291,24 +291,6 @@ out:
     return st;
 }
 
-heddle_status heddle_block_lend_param(heddle_block *block, int index, const void *data, heddle_dtype dtype)
-{
-    heddle_status st;
-    HD_TRY(HD_NEED(block));
-    if (index < 0 || index >= block->nparams) {
-        return hd_fail(HEDDLE_ERR_ARG, "parameter %d: the block has %d", index, block->nparams);
-    }
-    if (block->on == NULL) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
-                       "%s is not taken where it lies: a block in host memory packs its weights",
-                       block->param[index].name);
-    }
-    HD_TRY(hd_on_lend(block, index, data, dtype));
-    block->committed = 0;
-out:
-    return st;
-}
-
 heddle_status heddle_block_agree(heddle_block *block, heddle_comm *comm)
 {
     heddle_status st;

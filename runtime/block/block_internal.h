@@ -159,7 +159,6 @@ heddle_status hd_on_make(heddle_block *block);
 void hd_on_free(struct hd_block_on *on); /* NULL is legal */
 heddle_status hd_on_commit(heddle_block *block);
 heddle_status hd_on_agree(const heddle_block *block, heddle_comm *comm);
-heddle_status hd_on_lend(const heddle_block *block, int param, const void *data, heddle_dtype dtype);
 /* device/stages.c: heddle_block_forward behind its checks. */
 heddle_status hd_on_forward(heddle_block *block, const hd_block_view *view, heddle_stream stream);
 heddle_status hd_on_reserve_block(heddle_block *block, const hd_block_view *view);

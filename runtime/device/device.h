@@ -22,6 +22,7 @@ typedef struct hd_device {
     const char *folder;        /* of its library, and of others for it; only while it is attached */
     hd_device_buffer *buffers; /* that are out */
     hd_device_buffer *lent;    /* the caller's, with a place on every rank */
+    int is_loaded;             /* its kernels are */
     int is_left;               /* kernels are under way that nobody here can end: nothing is freed any more */
     int keeps;                 /* freeing may wait for kernels that wait for this rank: buffers are kept instead */
     int is_mapped;             /* shared buffers may still be mapped elsewhere: they end with the process */

@@ -48,13 +48,14 @@ out:
     return st;
 }
 
-static heddle_status refuse_capture(const hd_image *image, const char *what)
+heddle_status hd_image_need_no_capture(const heddle_comm *comm, heddle_stream stream, const char *what,
+                                       const char *does)
 {
-    const hd_device *device = hd_comm_device(image->comm);
+    const hd_device *device = hd_comm_device(comm);
     int captures = 0;
-    heddle_status st = device->library->stream_captures(&captures, device->number, image->stream);
-    return st == HEDDLE_OK && captures ? hd_fail(HEDDLE_ERR_ARG, "rank %d: its stream is being captured, and %s blocks",
-                                                 hd_comm_rank_name(image->comm, heddle_comm_rank(image->comm)), what)
+    heddle_status st = device->library->stream_captures(&captures, device->number, stream);
+    return st == HEDDLE_OK && captures ? hd_fail(HEDDLE_ERR_ARG, "rank %d: its stream is being captured, and %s %s",
+                                                 hd_comm_rank_name(comm, heddle_comm_rank(comm)), what, does)
                                        : st;
 }
 
@@ -71,7 +72,7 @@ heddle_status hd_image_open(hd_image *out, heddle_comm *comm, const void *array,
     out->host = NULL;
     snprintf(out->line, sizeof out->line, "of %zu bytes", bytes);
     out->copies.names = (hd_enqueued_names){hd_comm_rank_name(comm, heddle_comm_rank(comm)), "copies", what, out->line};
-    HD_TRY(refuse_capture(out, what));
+    HD_TRY(hd_image_need_no_capture(comm, stream, what, "blocks"));
     HD_TRY(heddle_buffer_alloc(&out->host, comm, bytes, HEDDLE_SPACE_HOST));
     out->array = (void *)(uintptr_t)array;
     HD_TRY(hd_enqueued_open(&out->copies, hd_comm_device(comm)));

@@ -41,13 +41,17 @@ static int blocks_for(const hd_device_box *box, int nboxes, int most)
     return blocks < most ? (int)blocks : most;
 }
 
-heddle_status hd_device_load_kernels(const hd_device *device)
+heddle_status hd_device_load_kernels(hd_device *device)
 {
     heddle_status st = HEDDLE_OK;
     int before = 0;
+    if (device->is_loaded) {
+        return HEDDLE_OK;
+    }
     HD_TRY(device->library->enter(&before, device->number));
     st = device->library->status(kernels_of(device)->load(), device->number, "loading the kernels");
     device->library->leave(before);
+    device->is_loaded = st == HEDDLE_OK;
 out:
     return st;
 }

@@ -7,8 +7,8 @@
 
 /* peer 0: nobody is waited for. */
 hd_device_box hd_device_box_of(const hd_copy *copy, int src_base, int dst_base);
-/* Has every kernel of the device loaded. */
-heddle_status hd_device_load_kernels(const hd_device *device);
+/* Has every kernel of the device loaded, once. */
+heddle_status hd_device_load_kernels(hd_device *device);
 
 /* A strided copy within the device's memory as one launch. */
 typedef struct hd_device_list {

@@ -130,7 +130,6 @@ static uint64_t hash_parts(const heddle_bucket *bucket)
     return hash;
 }
 
-/* A device has sums and copies; what is averaged is also divided. */
 static heddle_status check_space(heddle_bucket *bucket)
 {
     heddle_status st;
@@ -138,8 +137,8 @@ static heddle_status check_space(heddle_bucket *bucket)
     const int me = heddle_comm_rank(bucket->comm);
     HD_TRY(hd_comm_need_space(bucket->comm, o->space, o->device, "a bucket"));
     bucket->device = o->space == HEDDLE_SPACE_DEVICE ? hd_comm_device(bucket->comm) : NULL;
-    if (bucket->device != NULL && o->average_axes != 0) {
-        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "a bucket: axes 0x%x are averaged, memory of device %s is summed only",
+    if (bucket->device != NULL && bucket->device->library->kernels == NULL && o->average_axes != 0) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED, "a bucket: axes 0x%x are averaged, and device %s has no kernels",
                        o->average_axes, bucket->device->name);
     }
     for (int i = 0; i < 2 * bucket->nparts; i++) {
@@ -289,6 +288,7 @@ heddle_status heddle_bucket_create(heddle_bucket **out, heddle_comm *comm, const
     }
     st = make_steps(bucket);
     st = st == HEDDLE_OK ? make_buffers(bucket) : st;
+    st = st == HEDDLE_OK ? hd_bucket_on_make(bucket) : st;
     HD_TRY(hd_creation_end(comm, st));
     *out = bucket;
     bucket = NULL;
@@ -306,6 +306,7 @@ void heddle_bucket_destroy(heddle_bucket *bucket)
         heddle_reshard_destroy(bucket->step[i].reshard);
     }
     heddle_reshard_destroy(bucket->gather);
+    hd_bucket_on_free(bucket);
     if (bucket->group != NULL) {
         heddle_buffer_free(bucket->group, bucket->flat);
         heddle_buffer_free(bucket->group, bucket->block[0]);

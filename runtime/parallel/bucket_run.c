@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+static const char norm_name[] = "the norm of a bucket";
+
 int64_t hd_bucket_own(const heddle_bucket *bucket, int index, int64_t first, int64_t *lo, int64_t *at)
 {
     int64_t end = first + bucket->part[index].elems, own_end = bucket->own_lo + bucket->own_elems;
@@ -50,7 +52,9 @@ static heddle_status take_result(heddle_bucket *bucket, const float *result, hed
     for (int i = 0; i < bucket->nparts; i++) {
         int64_t lo, at, n = hd_bucket_own(bucket, i, first, &lo, &at);
         float *grad = bucket->part[i].grad;
-        if (n > 0 && bucket->divisor != 1) {
+        if (n > 0 && bucket->divisor != 1 && bucket->device != NULL) {
+            HD_TRY(hd_bucket_on_divide(bucket, grad + lo, result + at, n, stream));
+        } else if (n > 0 && bucket->divisor != 1) {
             bucket->kernels->divide(grad + lo, result + at, bucket->divisor, n);
         } else if (n > 0) {
             HD_TRY(copy(bucket, grad + lo, result + at, n, stream));
@@ -97,14 +101,47 @@ out:
     return st;
 }
 
-/* Of gradients that lie on a device, an image of them. */
+/* Of gradients that lie on a device without kernels, an image of them. */
 static heddle_status add_squares(hd_squares *squares, heddle_bucket *bucket, const float *grad, int64_t elems,
                                  heddle_stream stream)
 {
     heddle_status st;
     hd_image image;
-    HD_TRY(hd_image_open(&image, bucket->comm, grad, (size_t)elems * sizeof *grad, 1, stream, "the norm of a bucket"));
+    HD_TRY(hd_image_open(&image, bucket->comm, grad, (size_t)elems * sizeof *grad, 1, stream, norm_name));
     bucket->kernels->add_squares(squares, image.host, elems);
+out:
+    hd_image_close(&image);
+    return st;
+}
+
+static heddle_status host_squares(hd_squares *out, heddle_bucket *bucket, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t first = 0;
+    for (int i = 0; i < bucket->nparts; i++) {
+        int64_t lo, at, n = hd_bucket_own(bucket, i, first, &lo, &at);
+        if (n > 0) {
+            HD_TRY(add_squares(out, bucket, bucket->part[i].grad + lo, n, stream));
+        }
+        first += bucket->part[i].elems;
+    }
+    if (bucket->norm_group != NULL && heddle_comm_size(bucket->norm_group) > 1) {
+        HD_TRY(heddle_comm_allreduce_sum(bucket->norm_group, out->lane, HD_SQUARES_LANES, HEDDLE_I64));
+    }
+out:
+    return st;
+}
+
+/* Made on the device; an image of the sums is all that the host gets. */
+static heddle_status device_squares(hd_squares *out, heddle_bucket *bucket, heddle_stream stream)
+{
+    heddle_status st;
+    hd_image image = {.array = NULL};
+    const hd_squares *squares = NULL;
+    HD_TRY(hd_image_need_no_capture(bucket->comm, stream, norm_name, "blocks"));
+    HD_TRY(hd_bucket_on_squares(&squares, bucket, stream));
+    HD_TRY(hd_image_open(&image, bucket->comm, squares, sizeof *squares, 1, stream, norm_name));
+    memcpy(out, image.host, sizeof *out);
 out:
     hd_image_close(&image);
     return st;
@@ -115,23 +152,13 @@ heddle_status heddle_bucket_norm(double *out, heddle_bucket *bucket, heddle_stre
     heddle_status st = HEDDLE_OK;
     hd_squares squares = {{0}};
     HD_TRY(HD_NEED(out, bucket));
-    int64_t first = 0;
-    for (int i = 0; i < bucket->nparts; i++) {
-        int64_t lo, at, n = hd_bucket_own(bucket, i, first, &lo, &at);
-        if (n > 0) {
-            HD_TRY(add_squares(&squares, bucket, bucket->part[i].grad + lo, n, stream));
-        }
-        first += bucket->part[i].elems;
-    }
-    if (bucket->norm_group != NULL && heddle_comm_size(bucket->norm_group) > 1) {
-        HD_TRY(heddle_comm_allreduce_sum(bucket->norm_group, squares.lane, HD_SQUARES_LANES, HEDDLE_I64));
-    }
+    HD_TRY((bucket->on.kernels != NULL ? device_squares : host_squares)(&squares, bucket, stream));
     *out = hd_squares_root(&squares);
 out:
     return st;
 }
 
-/* A device gets a few zeros of the host's, and then copies what it has: as much again each time. */
+/* A device without kernels gets a few zeros of the host's, and then copies what it has: as much again each time. */
 static void zero(const hd_device *device, float *data, int64_t elems, heddle_stream stream)
 {
     static const float zeros[1024];
@@ -150,7 +177,9 @@ void heddle_bucket_zero(heddle_bucket *bucket, heddle_stream stream)
 {
     for (int i = 0; bucket != NULL && i < bucket->nparts; i++) {
         const heddle_bucket_part *part = &bucket->part[i];
-        if (part->elems > 0 && bucket->device != NULL) {
+        if (part->elems > 0 && bucket->on.kernels != NULL) {
+            heddle_ignore(hd_bucket_on_zero(bucket, part->grad, part->elems, stream));
+        } else if (part->elems > 0 && bucket->device != NULL) {
             zero(bucket->device, part->grad, part->elems, stream);
         } else if (part->elems > 0) {
             memset(part->grad, 0, (size_t)part->elems * sizeof(float));

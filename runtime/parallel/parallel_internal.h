@@ -3,6 +3,7 @@
 #define HD_PARALLEL_INTERNAL_H
 
 #include "kernels/table.h"
+#include "kernels/table_device.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 
@@ -33,10 +34,19 @@ typedef struct hd_bucket_step {
     float *src, *dst;
 } hd_bucket_step;
 
+/* On a device whose library has kernels: what it computes there (bucket_on.c). */
+typedef struct hd_bucket_on {
+    const hd_device_kernels *kernels; /* NULL: it has none, or the parts are the host's */
+    hd_squares *squares;              /* [2] this rank's, and of all ranks of the norm */
+    void *scratch;
+    double *clip;
+    heddle_reshard *sum; /* of squares; NULL: this rank's are all there are */
+} hd_bucket_on;
+
 struct heddle_bucket {
     const hd_kernels *kernels;
     heddle_comm *comm;
-    const hd_device *device; /* of parts and blocks; NULL: they are the host's */
+    hd_device *device;       /* of parts and blocks; NULL: they are the host's */
     heddle_comm *group;      /* ranks that are summed */
     heddle_comm *norm_group; /* shard axis and norm axes; NULL: the own block is all there is */
     heddle_mesh mesh;        /* of the group */
@@ -53,10 +63,32 @@ struct heddle_bucket {
     int nsteps;
     heddle_reshard *gather; /* block[0] -> flat; NULL: not sharded */
     int64_t reduces, gathers;
+    hd_bucket_on on;
 };
 
 /* The elements of part `index` that belong to the own block: *lo is their first in the part, *at in the block. Returns
  * how many. */
 int64_t hd_bucket_own(const heddle_bucket *bucket, int index, int64_t first, int64_t *lo, int64_t *at);
+
+heddle_status hd_bucket_on_make(heddle_bucket *bucket);
+void hd_bucket_on_free(heddle_bucket *bucket);
+/* Enqueued, where there are kernels. *out: the squares of all ranks of the norm, on the device. */
+heddle_status hd_bucket_on_squares(const hd_squares **out, heddle_bucket *bucket, heddle_stream stream);
+/* *out: what gradients are multiplied by, on the device. */
+heddle_status hd_bucket_on_clip(const double **out, heddle_bucket *bucket, double max_norm, heddle_stream stream);
+/* dst = src / the ranks that are averaged */
+heddle_status hd_bucket_on_divide(heddle_bucket *bucket, float *dst, const float *src, int64_t elems,
+                                  heddle_stream stream);
+heddle_status hd_bucket_on_zero(heddle_bucket *bucket, float *data, int64_t elems, heddle_stream stream);
+
+typedef struct hd_adamw_part {
+    float *param;
+    const float *grad;
+    float *mean, *square;
+    int64_t elems;
+} hd_adamw_part;
+/* clip: on the device; NULL: the step's. */
+heddle_status hd_bucket_on_adamw(heddle_bucket *bucket, const hd_adamw_step *step, const double *clip,
+                                 const hd_adamw_part *part, heddle_stream stream);
 
 #endif

@@ -31,6 +31,19 @@ static inline void skip_on_card(const char *why)
     }
 }
 
+/* Bytes that were copied meanwhile, of all ranks, which wait for one another here. */
+static inline heddle_status copied_since(int64_t *bytes, heddle_comm *comm)
+{
+    heddle_status st;
+    device_sim sim;
+    HD_TRY(heddle_comm_barrier(comm));
+    HD_TRY(is_on_card() ? HEDDLE_OK : device_sim_get(&sim)); /* a card counts none */
+    *bytes = is_on_card() ? 0 : sim.copied() - *bytes;
+    st = heddle_comm_barrier(comm);
+out:
+    return st;
+}
+
 static inline heddle_comm_options device_options(const char *device, heddle_wire wire)
 {
     heddle_comm_options options;

@@ -1,6 +1,9 @@
 /* Copies and fills. Those of memory that is not pinned return when they are done. */
 #include "sim.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+
 enum {
     HD_SIM_MAX_PITCH = INT32_MAX, /* cudaDevAttrMaxPitch of every device there is */
     STAGED_BYTES = 64 << 10,      /* of pageable memory: so many are taken along */
@@ -59,6 +62,25 @@ static int fits(enum cudaMemcpyKind kind, int dst_is_device, int src_is_device)
     return 0;
 }
 
+static _Atomic int64_t copied;
+
+static void say_copied(void)
+{
+    fprintf(stderr, "cudasim: %lld bytes were copied between host and devices\n", (long long)copied);
+}
+
+__attribute__((constructor)) static void say_at_exit(void)
+{
+    if (getenv("HEDDLE_CUDASIM_SAY_COPIED") != NULL) {
+        (void)atexit(say_copied);
+    }
+}
+
+int64_t hd_sim_copied(void)
+{
+    return copied;
+}
+
 /* Rows are pitch bytes apart; must_wait: whatever memory it is. */
 static cudaError_t copy(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
                         enum cudaMemcpyKind kind, cudaStream_t stream, int must_wait)
@@ -90,6 +112,7 @@ static cudaError_t copy(void *dst, size_t dst_pitch, const void *src, size_t src
     }
     hd_sim_op op = {.run = run_copy, .u.copy = {dst_view, src_view, dst_pitch, src_pitch, width, height}};
     error = hd_sim_enqueue(stream, &op);
+    copied += dst_is_device != src_is_device ? (int64_t)(width * height) : 0;
     if (error == cudaSuccess && (must_wait || dst_is_pageable || src_is_pageable) && !hd_sim_is_capturing(stream)) {
         if (dst_is_pageable || (src_is_pageable && width * height > STAGED_BYTES)) {
             hd_sim_keep_driver();

@@ -36,6 +36,8 @@ HD_SIM_EXPORT int64_t hd_sim_calls(void);
  * for since the program's start. */
 HD_SIM_EXPORT void hd_sim_refuse_at(int64_t n);
 HD_SIM_EXPORT int64_t hd_sim_asked(void);
+/* Bytes that programs have asked to copy between host and devices, either way, since the program's start. */
+HD_SIM_EXPORT int64_t hd_sim_copied(void);
 /* Bytes of device memory that are out, all devices together. */
 HD_SIM_EXPORT int64_t hd_sim_device_bytes(void);
 /* Contexts of a device in this process, some 500 MB of it each where it is real. */

@@ -47,6 +47,26 @@ HD_DEV float hd_fma(float a, float b, float c)
     return __builtin_fmaf(a, b, c);
 }
 
+HD_DEV double hd_mul_64(double a, double b)
+{
+    return a * b;
+}
+
+HD_DEV double hd_add_64(double a, double b)
+{
+    return a + b;
+}
+
+HD_DEV double hd_div_64(double a, double b)
+{
+    return a / b;
+}
+
+HD_DEV double hd_sqrt_64(double x)
+{
+    return __builtin_sqrt(x);
+}
+
 HD_DEV float hd_exp2(float x)
 {
     return __builtin_exp2f(x);

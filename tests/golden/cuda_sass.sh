@@ -64,6 +64,9 @@ for kernel in push_few push_any pull_few pull_any clear_any push_gated_f32 push_
     [ "$(count move $kernel '^LDG.*[.]128.*CONSTANT')" = $constant ] || fail "$kernel does not load $constant times 16 bytes that nobody writes"
     [ "$(count move $kernel '^LDG.*[.]128$')" = $peers ] || fail "$kernel does not load $peers times 16 bytes that others write"
 done
+# A step reads param, gradient, mean and square by 16 bytes and writes all but the gradient so; squares are of four loads.
+[ "$(count training adamw '^LDG.*[.]128')" = 4 ] && [ "$(count training adamw '^STG.*[.]128')" = 3 ] || fail "adamw does not go by 16 bytes"
+[ "$(count training squares_of_pieces '^LDG.*[.]128')" -ge 4 ] || fail "squares_of_pieces has fewer than 4 loads of 16 bytes"
 # Four terms of a sum are loaded before the first of them is added.
 for kernel in sum_f32 sum_bf16; do
     together=$(awk -v kernel=$kernel '$1 != kernel { next } $3 ~ /^LDG.*[.]128/ { n++; if (n > most) most = n } $3 ~ /^FADD/ { n = 0 }

@@ -15,6 +15,10 @@ table='hd_shuffle_xor          shfl.sync.bfly.b32                               
 hd_sync_warp            bar.warp.sync                                       hd_sync_warp()
 hd_mul                  mul.rn.f32                                          x = hd_mul(x, *(float *)b) + 1.0f
 hd_fma                  fma.rn.f32                                          x = hd_fma(x, x, *(float *)b)
+hd_mul_64               mul.rn.f64                                          *(double *)b = hd_mul_64(x, *(double *)a) + 1.0
+hd_add_64               add.rn.f64                                          *(double *)b = hd_add_64(x, *(double *)a)
+hd_div_64               div.rn.f64                                          *(double *)b = hd_div_64(x, *(double *)a)
+hd_sqrt_64              sqrt.rn.f64                                         *(double *)b = hd_sqrt_64(*(double *)a)
 hd_exp2                 ex2.approx.ftz.f32                                  x = hd_exp2(x)
 hd_rsqrt                rsqrt.approx.ftz.f32                                x = hd_rsqrt(x)
 hd_pair_to_bf16         cvt.rn.bf16x2.f32                                   *(uint32_t *)a = hd_pair_to_bf16(x, 2.0f)
@@ -45,6 +49,8 @@ while read -r word instruction _; do
         grep -qF -- "$instruction" || fail "nvcc makes no '$instruction' of $word"
 done <<<"$table"
 # Not merged: no fma where the program has a product and a sum.
-! awk '/\.entry/ { on = index($0, "hd_mul_P") > 0 } on { print }' "$work/alone.ptx" | grep -q "fma\." || fail "hd_mul is merged with a sum"
+for word in hd_mul hd_mul_64; do
+    ! awk -v name="${word}_P" '/\.entry/ { on = index($0, name) > 0 } on { print }' "$work/alone.ptx" | grep -q "fma\." || fail "$word is merged with a sum"
+done
 [ $failed = 0 ] && echo "instructions are as the table has them"
 exit $failed

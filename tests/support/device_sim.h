@@ -24,6 +24,7 @@ typedef struct device_sim {
     int64_t (*calls)(void); /* since the program's start */
     void (*refuse_at)(int64_t n);
     int64_t (*asked)(void);
+    int64_t (*copied)(void); /* bytes between host and devices, since the program's start */
     void (*set_processors)(int n);
     int (*most_blocks)(void); /* of a launch since this was asked last */
     void (*set_serial)(int is_serial);
@@ -78,6 +79,7 @@ static inline heddle_status device_sim_get(device_sim *out)
                                         "hd_sim_calls",
                                         "hd_sim_refuse_at",
                                         "hd_sim_asked",
+                                        "hd_sim_copied",
                                         "hd_sim_set_processors",
                                         "hd_sim_most_blocks",
                                         "hd_sim_set_serial",

@@ -134,6 +134,7 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
     X(heddle_block_agree, "block comm", NULL_STATUS, heddle_block_agree(P(0, a->block), P(1, a->comm)))                \
     X(heddle_block_seed, "block", NULL_STATUS, heddle_block_seed(P(0, a->block), 1))                                   \
     X(heddle_block_commit, "block", NULL_STATUS, heddle_block_commit(P(0, a->block)))                                  \
+    X(heddle_block_refresh, "block", NULL_STATUS, heddle_block_refresh(P(0, a->block), HEDDLE_NO_STREAM))              \
     X(heddle_block_reserve, "block box", NULL_STATUS, heddle_block_reserve(P(0, a->block), P(1, &a->box)))             \
     X(heddle_block_forward, "block x box conditioning", NULL_STATUS,                                                   \
       heddle_block_forward(P(0, a->block), P(1, &a->tensor), P(2, &a->box), P(3, &a->conditioning), HEDDLE_NO_STREAM)) \

@@ -17,7 +17,9 @@ extern "C" {
  *     m = beta1 m + (1 - beta1) g      v = beta2 v + (1 - beta2) g^2
  *     param = param (1 - rate * weight_decay) - rate (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
  *
- * in f64 per element, m, v and param rounded to f32 once: sharded and not sharded give the same bits. */
+ * in f64 per element, every operation rounded by itself, m, v and param rounded to f32 once: sharded and not sharded
+ * give the same bits, and so do the host and a device (but for those of a NaN). The state lies where the bucket's parts
+ * do. On a device a step only enqueues; with max_norm, too: the norm stays there. */
 typedef struct heddle_adamw heddle_adamw;
 
 typedef struct heddle_adamw_options {
@@ -30,12 +32,14 @@ typedef struct heddle_adamw_options {
 HEDDLE_API void heddle_adamw_options_init(heddle_adamw_options *options);
 /* Borrows the bucket; not collective. options may be NULL. HEDDLE_ERR_ARG: NULL, options out of range (betas in [0, 1),
  * epsilon more than 0, the others not negative) or without their _init function. HEDDLE_ERR_UNSUPPORTED: the bucket
- * lies on a device. HEDDLE_ERR_NOMEM. */
+ * lies on a device whose library has no kernels. HEDDLE_ERR_NOMEM. On a device it allocates, for which CUDA may wait:
+ * before ranks execute anything there. */
 HEDDLE_CHECKED heddle_status heddle_adamw_create(heddle_adamw **out, heddle_bucket *bucket,
                                                  const heddle_adamw_options *options);
 HEDDLE_API void heddle_adamw_destroy(heddle_adamw *adamw); /* NULL is legal; before its bucket */
 /* One step on reduced gradients: updates the own block, then heddle_bucket_gather. Collective with a shard axis or with
- * max_norm. HEDDLE_ERR_ARG: a learning rate that is negative or no number. Errors as for heddle_bucket_gather. */
+ * max_norm. HEDDLE_ERR_ARG: a learning rate that is negative or no number; the stream is being captured (steps are
+ * counted on the host). Errors as for heddle_bucket_gather, with max_norm also of heddle_bucket_norm. */
 HEDDLE_CHECKED heddle_status heddle_adamw_step(heddle_adamw *adamw, double learning_rate, heddle_stream stream);
 /* The same with a norm the caller has made, where a model's parameters are in several buckets: the square root of the
  * sum of the squares of their norms. HEDDLE_ERR_ARG also: a negative norm. With a norm that is NaN nothing is clipped:

@@ -11,7 +11,7 @@
  * The sum is in rank order: every rank gets the same bits.
  *
  * Threads: a bucket may be used by one thread at a time. Parts lie in host memory or on the communicator's device,
- * where calls are in the order of their stream (heddle/space.h) and sums are all that is made: nothing is averaged.
+ * where calls are in the order of their stream (heddle/space.h).
  */
 #ifndef HEDDLE_BUCKET_H
 #define HEDDLE_BUCKET_H
@@ -41,7 +41,7 @@ typedef struct heddle_bucket_options {
     int64_t deadline_ms;   /* 0: the communicator's */
     unsigned norm_axes;    /* bit a: ranks along mesh axis a hold other parameters of the same model (pipeline stages,
                               blocks of a tensor axis): heddle_bucket_norm covers theirs too. None of the axes above */
-    heddle_space space;    /* of the arrays; a device's only without average_axes */
+    heddle_space space;    /* of the arrays */
     int device;            /* of that space, this rank's own; 0 on the host */
 } heddle_bucket_options;
 
@@ -52,7 +52,8 @@ HEDDLE_API void heddle_bucket_options_init(heddle_bucket_options *options);
  * keep gradients of their own and may have other parts.
  *   HEDDLE_ERR_ARG          NULL, numbers out of range, another number of ranks than the mesh has, an axis the mesh has
  *                           not or in more than one set, a shard axis in neither, parts of another space or device
- *   HEDDLE_ERR_UNSUPPORTED  memory of a device: comm has none, or axes are averaged
+ *   HEDDLE_ERR_UNSUPPORTED  memory of a device: comm has none, or axes are averaged and its library has
+ *                           no kernels
  *   HEDDLE_ERR_MISMATCH     on every rank: other options, or other parts (number, elements, decay) on ranks that are
  *                           summed; names both ranks
  *   HEDDLE_ERR_NOMEM        names the bytes
@@ -70,7 +71,8 @@ HEDDLE_CHECKED heddle_status heddle_bucket_reduce(heddle_bucket *bucket, heddle_
 HEDDLE_CHECKED heddle_status heddle_bucket_gather(heddle_bucket *bucket, heddle_stream stream);
 /* Square root of the sum of squares of the reduced gradients, over the norm axes too: summed without rounding, so the
  * same bits on every rank and with or without a shard axis. Collective over the shard and norm axes. NaN and infinity
- * give NaN and infinity. Of a device's gradients the call waits for the stream, and copies them to the host.
+ * give NaN and infinity. Of a device's gradients the sums are made there; the call waits for the stream, and copies
+ * some 200 bytes to the host.
  * HEDDLE_ERR_ARG: the stream is being captured. Errors as for heddle_comm_allreduce_sum. */
 HEDDLE_CHECKED heddle_status heddle_bucket_norm(double *out, heddle_bucket *bucket, heddle_stream stream);
 HEDDLE_API void heddle_bucket_zero(heddle_bucket *bucket, heddle_stream stream); /* gradients to 0; NULL is legal */

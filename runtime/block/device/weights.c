@@ -18,9 +18,9 @@ static heddle_status check(const heddle_block *block, int param, const void *dat
     const heddle_param *of = &block->param[param];
     const heddle_dtype mine = block->options.shape.dtype;
     hd_stray stray;
-    if (dtype != mine && (of->ndim == 2 || dtype != HEDDLE_F32)) {
+    if (dtype != mine && dtype != HEDDLE_F32) {
         return hd_fail(HEDDLE_ERR_ARG, "%s is of %s, wanted %s%s, as the activation", of->name,
-                       heddle_dtype_name(dtype), of->ndim == 2 ? "" : "f32 or ", heddle_dtype_name(mine));
+                       heddle_dtype_name(dtype), mine == HEDDLE_F32 ? "" : "f32 or ", heddle_dtype_name(mine));
     }
     heddle_status st = hd_device_stray(&stray, block->on->device, HEDDLE_SPACE_DEVICE, data);
     if (st != HEDDLE_OK || stray != HD_STRAY_NOT) {
@@ -68,7 +68,7 @@ static heddle_status set_own(const heddle_block *block, int param, int wants)
     return st;
 }
 
-heddle_status hd_on_lend(const heddle_block *block, int param, const void *data, heddle_dtype dtype)
+static heddle_status lend(const heddle_block *block, int param, const void *data, heddle_dtype dtype)
 {
     heddle_status st = HEDDLE_OK;
     struct hd_block_on *on = block->on;
@@ -79,6 +79,24 @@ heddle_status hd_on_lend(const heddle_block *block, int param, const void *data,
     on->param[param] = is_read_there ? data : on->own[param];
     on->lent[param].data = data;
     on->lent[param].dtype = dtype;
+out:
+    return st;
+}
+
+heddle_status heddle_block_lend_param(heddle_block *block, int index, const void *data, heddle_dtype dtype)
+{
+    heddle_status st;
+    HD_TRY(HD_NEED(block));
+    if (index < 0 || index >= block->nparams) {
+        return hd_fail(HEDDLE_ERR_ARG, "parameter %d: the block has %d", index, block->nparams);
+    }
+    if (block->on == NULL) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                       "%s is not taken where it lies: a block in host memory packs its weights",
+                       block->param[index].name);
+    }
+    HD_TRY(lend(block, index, data, dtype));
+    block->committed = 0;
 out:
     return st;
 }
@@ -105,8 +123,13 @@ out:
     return st;
 }
 
-/* A lent one of another type than kernels read. */
-static heddle_status convert(const heddle_block *block, int param)
+/* What is lent and of another type than kernels read. */
+static int is_converted(const heddle_block *block, int param)
+{
+    return block->on->own[param] != NULL && block->on->lent[param].data != NULL;
+}
+
+static heddle_status convert(const heddle_block *block, int param, heddle_stream stream)
 {
     const struct hd_block_on *on = block->on;
     const heddle_device *library = on->device->library;
@@ -114,12 +137,18 @@ static heddle_status convert(const heddle_block *block, int param)
     int before = 0;
     HD_TRY(library->enter(&before, on->device->number));
     st = library->status(on->kernels->convert(on->own[param], hd_on_param_dtype(block, param), on->lent[param].data,
-                                              on->lent[param].dtype, hd_on_param_elems(&block->param[param]),
-                                              on->room->stream),
+                                              on->lent[param].dtype, hd_on_param_elems(&block->param[param]), stream),
                          on->device->number, "converting a parameter");
     library->leave(before);
-    HD_TRY(st);
-    st = hd_on_room_settle(on->room);
+out:
+    return st;
+}
+
+static heddle_status convert_now(const heddle_block *block, int param)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(convert(block, param, block->on->room->stream));
+    st = hd_on_room_settle(block->on->room);
 out:
     return st;
 }
@@ -133,10 +162,41 @@ heddle_status hd_on_commit(heddle_block *block)
         if (on->own[i] != NULL) {
             HD_TRY(is_idle ? HEDDLE_OK : need_idle(block));
             is_idle = 1;
-            HD_TRY(on->lent[i].data != NULL ? convert(block, i) : upload(block, i));
+            HD_TRY(is_converted(block, i) ? convert_now(block, i) : upload(block, i));
         }
     }
     st = hd_on_choose_products(block);
+out:
+    return st;
+}
+
+static heddle_status refresh(heddle_block *block, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_on_room *room = block->on->room;
+    int captures = 0;
+    HD_TRY(hd_on_room_begin(&captures, room, stream));
+    for (int i = 0; i < block->nparams && st == HEDDLE_OK; i++) {
+        st = is_converted(block, i) ? convert(block, i, stream) : HEDDLE_OK;
+    }
+    st = hd_on_room_end(room, captures, stream, st);
+out:
+    return st;
+}
+
+heddle_status heddle_block_refresh(heddle_block *block, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(block));
+    if (block->on == NULL) {
+        return heddle_block_commit(block);
+    }
+    if (!block->committed) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_block_refresh: the block's weights are not ready: call "
+                                       "heddle_block_commit first");
+    }
+    HD_TRY(refresh(block, stream));
+    block->commits++;
 out:
     return st;
 }

@@ -1,0 +1,231 @@
+/* AdamW on a device has the bits of the host's, whatever becomes of gradients before: the same bucket in either memory,
+ * by every wire. */
+#include "nccl_sim.h"
+#include "runtime/verify/random.h"
+
+#include <heddle/train/adamw.h>
+
+static const heddle_wire wires[] = {HEDDLE_WIRE_PEER, HEDDLE_WIRE_NCCL, HEDDLE_WIRE_HOST};
+
+enum { PARTS = 4, VALUES = 333 + 1002 + 5, STEPS = 3 };
+
+static const int64_t sizes[PARTS] = {333, 0, 1002, 5};
+
+typedef struct twin {
+    heddle_comm *comm;
+    heddle_stream stream;
+    float param[VALUES], grad[VALUES], got[VALUES];
+    float *param_there, *grad_there;
+    heddle_bucket *bucket[2]; /* of the host, of the device */
+    heddle_adamw *adamw[2];
+} twin;
+
+typedef struct way {
+    const char *mesh;
+    unsigned sum, average, norm;
+    int shard;
+    double max_norm;
+} way;
+
+static float value_of(int turn, int rank, int64_t i)
+{
+    return (float)(random_unit_of(random_at((uint64_t)turn, (uint64_t)rank, (uint64_t)i)));
+}
+
+/* The optimiser on the device begins in memory that one before it has left. */
+static heddle_status again(twin *t, const heddle_adamw_options *options)
+{
+    heddle_status st;
+    for (int64_t i = 0; i < VALUES; i++) {
+        t->grad[i] = value_of(77, 0, i);
+    }
+    HD_TRY(device_copy_now(t->comm, t->grad_there, t->grad, sizeof t->grad));
+    HD_TRY(heddle_adamw_step(t->adamw[1], 0, t->stream));
+    HD_TRY(device_settle(t->comm, t->stream));
+    heddle_adamw_destroy(t->adamw[1]);
+    t->adamw[1] = NULL;
+    st = heddle_adamw_create(&t->adamw[1], t->bucket[1], options);
+out:
+    return st;
+}
+
+static heddle_status twin_make(twin *t, heddle_comm *comm, const way *of)
+{
+    heddle_status st;
+    heddle_mesh mesh;
+    heddle_adamw_options adamw;
+    const hd_device *device = hd_comm_device(comm);
+    memset(t, 0, sizeof *t);
+    t->comm = comm;
+    HD_TRY(heddle_mesh_parse(&mesh, of->mesh));
+    HD_TRY(heddle_buffer_alloc((void **)&t->param_there, comm, sizeof t->param, HEDDLE_SPACE_DEVICE));
+    HD_TRY(heddle_buffer_alloc((void **)&t->grad_there, comm, sizeof t->grad, HEDDLE_SPACE_DEVICE));
+    HD_TRY(device->library->stream_create(&t->stream, device->number));
+    for (int64_t i = 0; i < VALUES; i++) {
+        t->param[i] = value_of(99, 0, i);
+    }
+    HD_TRY(device_copy_now(comm, t->param_there, t->param, sizeof t->param));
+    for (int k = 0; k < 2; k++) {
+        heddle_bucket_options options;
+        heddle_bucket_part part[PARTS];
+        int64_t first = 0;
+        for (int i = 0; i < PARTS; first += sizes[i], i++) {
+            part[i] = (heddle_bucket_part){(k == 0 ? t->param : t->param_there) + first,
+                                           (k == 0 ? t->grad : t->grad_there) + first, sizes[i], i % 2 == 0};
+        }
+        heddle_bucket_options_init(&options);
+        options.sum_axes = of->sum;
+        options.average_axes = of->average;
+        options.norm_axes = of->norm;
+        options.shard_axis = of->shard;
+        options.space = k == 0 ? HEDDLE_SPACE_HOST : HEDDLE_SPACE_DEVICE;
+        options.device = k == 0 ? 0 : heddle_comm_device(comm);
+        HD_TRY(heddle_bucket_create(&t->bucket[k], comm, &mesh, part, PARTS, &options));
+        heddle_adamw_options_init(&adamw);
+        adamw.max_norm = of->max_norm;
+        HD_TRY(heddle_adamw_create(&t->adamw[k], t->bucket[k], &adamw));
+    }
+    HD_TRY(heddle_comm_barrier(comm));
+    HD_TRY(again(t, &adamw));
+    st = heddle_comm_barrier(comm);
+out:
+    return st;
+}
+
+static void twin_free(twin *t)
+{
+    const hd_device *device = hd_comm_device(t->comm);
+    for (int k = 0; k < 2; k++) {
+        heddle_adamw_destroy(t->adamw[k]);
+        heddle_bucket_destroy(t->bucket[k]);
+    }
+    heddle_buffer_free(t->comm, t->param_there);
+    heddle_buffer_free(t->comm, t->grad_there);
+    device->library->stream_destroy(t->stream, device->number);
+}
+
+static heddle_status check_same(twin *t, const char *what, const float *here, const float *there)
+{
+    heddle_status st;
+    HD_TRY(device_copy_now(t->comm, t->got, there, sizeof t->got));
+    for (int64_t i = 0; i < VALUES; i++) {
+        if (memcmp(&t->got[i], &here[i], sizeof *here) != 0) {
+            return heddle_set_error(HEDDLE_ERR_INTERNAL, "%s %lld is %a on the device, %a on the host", what,
+                                    (long long)i, (double)t->got[i], (double)here[i]);
+        }
+    }
+out:
+    return st;
+}
+
+static heddle_status one_step(twin *t, int turn, int64_t *copied)
+{
+    heddle_status st;
+    double norm[2] = {0, 0};
+    for (int64_t i = 0; i < VALUES; i++) {
+        t->grad[i] = value_of(turn, heddle_comm_rank(t->comm), i);
+    }
+    HD_TRY(device_copy_now(t->comm, t->grad_there, t->grad, sizeof t->grad));
+    *copied = 0;
+    HD_TRY(copied_since(copied, t->comm));
+    HD_TRY(heddle_bucket_reduce(t->bucket[1], t->stream));
+    HD_TRY(heddle_adamw_step(t->adamw[1], 1e-2, t->stream));
+    HD_TRY(device_settle(t->comm, t->stream));
+    HD_TRY(copied_since(copied, t->comm));
+    HD_TRY(heddle_bucket_reduce(t->bucket[0], HEDDLE_NO_STREAM));
+    HD_TRY(heddle_adamw_step(t->adamw[0], 1e-2, HEDDLE_NO_STREAM));
+    HD_TRY(check_same(t, "gradient", t->grad, t->grad_there));
+    HD_TRY(check_same(t, "parameter", t->param, t->param_there));
+    for (int k = 0; k < 2; k++) {
+        HD_TRY(heddle_bucket_norm(&norm[k], t->bucket[k], t->stream));
+    }
+    CHECK(norm[0] == norm[1] && norm[0] > 0);
+out:
+    return st;
+}
+
+static heddle_status steps(heddle_comm *comm, void *arg)
+{
+    const way *of = arg;
+    twin t;
+    int64_t copied = 0;
+    heddle_status st = twin_make(&t, comm, of);
+    for (int turn = 0; turn < STEPS && st == HEDDLE_OK; turn++) {
+        st = one_step(&t, turn, &copied);
+        if (st == HEDDLE_OK && copied != 0 && strcmp(hd_comm_wire_name(comm), "host") != 0) {
+            st = heddle_set_error(HEDDLE_ERR_INTERNAL, "step %d copied %lld bytes", turn, (long long)copied);
+        }
+    }
+    CHECK(heddle_adamw_state_bytes(t.adamw[0]) == heddle_adamw_state_bytes(t.adamw[1]));
+    st = st == HEDDLE_OK ? heddle_comm_barrier(comm) : st;
+out:
+    twin_free(&t);
+    return st;
+}
+
+static void on_wires(heddle_rank_main does, void *arg, int ranks)
+{
+    heddle_comm_options options = by_nccl(20000);
+    for (int i = 0; i < 3; i++) {
+        options.wire = wires[i];
+        HD_OK(heddle_run_ranks_with(ranks, "threads", &options, does, arg));
+    }
+}
+
+HD_CASE(steps_have_the_bits_of_the_host)
+{
+    static const way ways[] = {{"[sp=2]", 1, 0, 0, -1, 0},
+                               {"[sp=2]", 1, 0, 0, 0, 0.5},
+                               {"[dp=3]", 0, 1, 0, 0, 0.2},
+                               {"[dp=2]", 0, 1, 0, -1, 100},
+                               {"[pp=2 sp=2]", 2, 0, 1, 1, 0.3}};
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        way of = ways[i];
+        heddle_mesh mesh;
+        HD_OK(heddle_mesh_parse(&mesh, of.mesh));
+        on_wires(steps, &of, heddle_mesh_size(&mesh));
+    }
+}
+
+static heddle_status refuses(heddle_comm *comm, void *arg)
+{
+    twin t;
+    const way of = {"[sp=1]", 0, 0, 0, -1, 1};
+    device_sim sim;
+    void *graph = NULL;
+    heddle_bucket *bucket = NULL;
+    heddle_mesh mesh;
+    (void)arg;
+    heddle_status st = twin_make(&t, comm, &of);
+    HD_TRY(st);
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(heddle_mesh_parse(&mesh, of.mesh));
+    const heddle_bucket_part there = {t.param_there, t.grad, 5, 0}, here = {t.param, t.grad_there, 5, 0};
+    heddle_bucket_options options;
+    heddle_bucket_options_init(&options);
+    REFUSED(HEDDLE_ERR_ARG, "parts[0].grad is memory of another device or space on rank 0, not of the host",
+            heddle_bucket_create(&bucket, comm, &mesh, &here, 1, &options));
+    options.space = HEDDLE_SPACE_DEVICE;
+    options.device = heddle_comm_device(comm);
+    REFUSED(HEDDLE_ERR_ARG, "parts[0].grad is memory of the host on rank 0, not of cuda",
+            heddle_bucket_create(&bucket, comm, &mesh, &there, 1, &options));
+    REFUSED(HEDDLE_ERR_ARG, "learning rate -1", heddle_adamw_step(t.adamw[1], -1, t.stream));
+    HD_TRY(sim.capture(t.stream, 1));
+    REFUSED(HEDDLE_ERR_ARG, "its stream is being captured, and an AdamW step counts steps on the host",
+            heddle_adamw_step(t.adamw[1], 1e-2, t.stream));
+    REFUSED(HEDDLE_ERR_ARG, "its stream is being captured, and the norm of a bucket blocks",
+            heddle_bucket_norm(&(double){0}, t.bucket[1], t.stream));
+    HD_TRY(sim.record(t.stream, &graph));
+    st = heddle_adamw_step(t.adamw[1], 1e-2, t.stream);
+out:
+    device_graph_free(&sim, graph);
+    twin_free(&t);
+    return st;
+}
+
+HD_CASE(what_cannot_be_stepped_is_refused)
+{
+    heddle_comm_options options = by_nccl(20000);
+    options.wire = HEDDLE_WIRE_PEER;
+    HD_OK(heddle_run_ranks_with(1, "threads", &options, refuses, NULL));
+}
