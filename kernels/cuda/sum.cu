@@ -1,11 +1,12 @@
 /* Sums of dense rows in the order of the terms, with the bits of kernels/cpu/sum. */
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/list.h"
 #include "kernels/cuda/warp.h"
 #include "kernels/small_float.h"
 
 #include <string.h>
 
-enum { THREADS = 128, AT_ONCE = 4 /* terms whose loads are under way together */ };
+enum { THREADS = HD_CUDA_THREADS / 2 /* 128 */, AT_ONCE = 4 /* terms whose loads are under way together */ };
 static const int64_t MOST_BLOCKS = 1024;
 
 typedef struct sum_args {

@@ -1,7 +1,6 @@
 /* A block of threads on one host thread: fibres that give way at barriers and naps. */
 #include "sim.h"
 
-#include <sched.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -69,9 +68,9 @@ typedef struct engine {
     void *own_stack;
     size_t own_bytes;
     const hd_sim_op *op;
-    char begin, end; /* edges */
-    fibre *set;      /* of the present block */
-    unsigned block;
+    char begin, end;              /* edges */
+    fibre *set;                   /* of the present block */
+    unsigned block, shift, rests; /* turns in which all napped */
     char
         *barrier; /* edge of the present block, then those of its warps: new ones, or the detector would order blocks */
     /* Memory of blocks. Each block of a kernel has its own, or the detector would take one's for another's. */
@@ -169,16 +168,15 @@ void hd_sim_sync(void)
     hd_sim_acquire(my()->barrier);
 }
 
-/* Another fibre in every block: nothing is ordered by chance. */
-static fibre *fibre_of(engine *e, unsigned thread, unsigned block)
+static fibre *fibre_of(engine *e, unsigned thread)
 {
-    return &e->set[(thread + block * 7 + 1) % e->op->u.kernel.threads];
+    const unsigned at = thread + e->shift;
+    return &e->set[at < e->op->u.kernel.threads ? at : at - e->op->u.kernel.threads];
 }
 
 hd_sim_lane *hd_sim_lane_of(unsigned thread)
 {
-    engine *e = my();
-    return &fibre_of(e, thread, e->block)->lane;
+    return &fibre_of(my(), thread)->lane;
 }
 
 hd_sim_lane *hd_sim_own_lane(void)
@@ -207,14 +205,7 @@ void hd_sim_wait_for_warp(int is_order)
 
 void hd_sim_nap(void)
 {
-    static _Thread_local unsigned naps;
-    const struct timespec some = {.tv_nsec = 30000};
     go_home();
-    if (++naps % 32 == 0) { /* streams of ranks are more than cores */
-        nanosleep(&some, NULL);
-    } else {
-        sched_yield();
-    }
 }
 
 uint64_t hd_sim_time_ns(void)
@@ -310,14 +301,16 @@ static void make_ready(fibre *f, unsigned thread, unsigned block, const hd_sim_o
     f->top = top;
 }
 
-/* One turn of all fibres; how many have not ended. */
+/* One turn of all fibres; how many have not ended. Where all that ran only napped, they wait for another thread. */
 static unsigned turn(engine *e, unsigned threads, int is_reversed)
 {
-    unsigned live = 0, waiting = 0, lanes = 0;
+    unsigned live = 0, waiting = 0, lanes = 0, ran = 0, napped = 0;
     for (unsigned i = 0; i < threads; i++) {
         fibre *f = &e->set[is_reversed ? threads - 1 - i : i];
         if (f->lane.state == HD_SIM_READY) {
             go_to(e, f);
+            ran++;
+            napped += f->lane.state == HD_SIM_READY;
         }
         live += f->lane.state != HD_SIM_DONE;
         waiting += f->lane.state == HD_SIM_AT_BARRIER;
@@ -329,6 +322,10 @@ static unsigned turn(engine *e, unsigned threads, int is_reversed)
     }
     if (lanes > 0) {
         hd_sim_warps_go_on(threads, e->block);
+    }
+    e->rests = ran == napped ? e->rests + 1 : 0;
+    if (e->rests > 0 && live > 0) {
+        hd_sim_rest(e->rests);
     }
     return live;
 }
@@ -349,9 +346,10 @@ static void run_block(engine *e, const hd_sim_op *op, unsigned block, int is_rev
     const unsigned threads = op->u.kernel.threads;
     e->set = e->fibre[(unsigned)__builtin_popcount(block) % SETS]; /* no pattern that lists of blocks have, too */
     e->block = block;
+    e->shift = (block * 7 + 1) % threads; /* another fibre in every block: nothing is ordered by chance */
     give_shared(e, op->u.kernel.shared_bytes);
     for (unsigned i = 0; i < threads; i++) {
-        make_ready(fibre_of(e, i, block), i, block, op);
+        make_ready(fibre_of(e, i), i, block, op);
     }
     char *volatile barrier = malloc(EDGE_BYTES * (2 + threads / 32)); /* known on this stack, too */
     e->barrier = barrier;

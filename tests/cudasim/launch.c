@@ -1,8 +1,6 @@
 /* Launches of kernels, and what is known of those. */
 #include "sim.h"
 
-#include <sched.h>
-
 static void drop_kernel(hd_sim_op *op)
 {
     free(op->u.kernel.args);
@@ -169,8 +167,9 @@ void hd_sim_set_serial(int is_serial)
 int hd_sim_take_turn(void)
 {
     int is_taken = atomic_load(&serial) || hd_sim_is_counted();
+    unsigned turns = 0;
     for (int idle = 0; is_taken && !atomic_compare_exchange_weak(&is_running, &idle, 1); idle = 0) {
-        sched_yield();
+        hd_sim_rest(turns++);
     }
     if (hd_sim_is_counted()) {
         hd_sim_count_begin();

@@ -2,13 +2,15 @@
 #include "sim.h"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 static _Atomic uint32_t held; /* 0 free, 1 held, 2 held and somebody waits */
-static _Atomic uint32_t changes;
+static hd_sim_place all;      /* where everybody waits but streams that have nothing to do */
 
 static void sleep_on(_Atomic uint32_t *word, uint32_t value)
 {
@@ -33,18 +35,43 @@ void hd_sim_unlock(void)
     }
 }
 
+void hd_sim_wait_at(hd_sim_place *place)
+{
+    const uint32_t seen = atomic_load(&place->calls);
+    place->waiting++;
+    hd_sim_unlock();
+    sleep_on(&place->calls, seen);
+    hd_sim_lock();
+    place->waiting--;
+}
+
+void hd_sim_call(hd_sim_place *place)
+{
+    atomic_fetch_add(&place->calls, 1);
+    if (place->waiting > 0) {
+        syscall(SYS_futex, &place->calls, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+    }
+}
+
 void hd_sim_wait(void)
 {
-    uint32_t seen = atomic_load(&changes);
-    hd_sim_unlock();
-    sleep_on(&changes, seen);
-    hd_sim_lock();
+    hd_sim_wait_at(&all);
 }
 
 void hd_sim_changed(void)
 {
-    atomic_fetch_add(&changes, 1);
-    syscall(SYS_futex, &changes, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+    hd_sim_call(&all);
+}
+
+void hd_sim_rest(unsigned turns)
+{
+    enum { YIELDS = 4, MOST = 10, STEP_NS = 20000 };
+    if (turns < YIELDS) {
+        sched_yield();
+        return;
+    }
+    const struct timespec some = {.tv_nsec = STEP_NS * (turns - YIELDS < MOST ? 1 + turns - YIELDS : MOST)};
+    syscall(SYS_nanosleep, &some, NULL); /* ThreadSanitizer looks at every fibre after one of the C library's */
 }
 
 #ifdef HD_SIM_TSAN

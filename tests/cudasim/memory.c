@@ -280,7 +280,7 @@ static void *touch(const void *address, uint64_t bytes, int is_store)
                        address);
         }
     }
-    if ((uintptr_t)address % bytes != 0) {
+    if (((uintptr_t)address & (bytes - 1)) != 0) { /* a power of two */
         hd_sim_die("a kernel touches %llu bytes at %p: not aligned", (unsigned long long)bytes, address);
     }
     if (hd_sim_is_counted() && hd_sim_is_device_range(address)) {

@@ -1,4 +1,5 @@
-/* Inside of the emulator. One lock, one place to wait: whoever changes something wakes everybody.
+/* Inside of the emulator. One lock, one place to wait: whoever changes something wakes everybody there. A stream that
+ * has nothing to do waits at a place of its own.
  *
  * The race detector must see what CUDA orders and nothing else, or a missing event would go unnoticed. So the emulator
  * itself is built without it, its lock is one that the detector does not know, and the edges that CUDA promises are
@@ -29,8 +30,16 @@ enum {
 
 void hd_sim_lock(void);
 void hd_sim_unlock(void);
-void hd_sim_wait(void);    /* with the lock: until something changes */
-void hd_sim_changed(void); /* with the lock */
+/* With the lock, all four; a wait opens it. */
+typedef struct hd_sim_place {
+    _Atomic uint32_t calls;
+    int waiting;
+} hd_sim_place;
+void hd_sim_wait_at(hd_sim_place *place); /* until somebody calls there, once */
+void hd_sim_call(hd_sim_place *place);
+void hd_sim_wait(void); /* until something changes */
+void hd_sim_changed(void);
+void hd_sim_rest(unsigned turns); /* who has looked so often for what another thread does; without the lock */
 void hd_sim_release(void *edge);
 void hd_sim_acquire(void *edge);
 _Noreturn void hd_sim_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -161,6 +170,7 @@ struct CUstream_st {
     uint64_t enqueued, finished;
     hd_sim_op *first, *last;
     const hd_sim_op *running;
+    hd_sim_place work; /* where its thread waits for it */
     cudaStream_t next;
     struct hd_sim_capture *capture; /* NULL: none */
     int lane;                       /* in it */
@@ -232,7 +242,7 @@ typedef enum hd_sim_state {
     HD_SIM_DONE
 } hd_sim_state;
 
-enum { HD_SIM_LEFT_BYTES = 32, HD_SIM_MAX_COPIES = 256 /* of a thread that are not done */, HD_SIM_MAX_GROUPS = 8 };
+enum { HD_SIM_LEFT_BYTES = 48, HD_SIM_MAX_COPIES = 256 /* of a thread that are not done */, HD_SIM_MAX_GROUPS = 8 };
 
 /* A copy of 16 bytes that has been asked for; from NULL: zeros. */
 typedef struct hd_sim_copy {

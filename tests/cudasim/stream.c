@@ -69,13 +69,19 @@ static void *stream_main(void *argument)
         if (op == NULL && stream->is_closing) {
             break;
         }
-        if (op == NULL || (hd_sim_connections() > 0 && connection_of(stream)->gone != op->turn)) {
+        if (op == NULL) {
+            hd_sim_wait_at(&stream->work);
+            continue;
+        }
+        if (hd_sim_connections() > 0 && connection_of(stream)->gone != op->turn) {
             hd_sim_wait();
             continue;
         }
         stream->first = op->next;
-        connection_of(stream)->gone++;
-        hd_sim_changed();
+        if (hd_sim_connections() > 0) {
+            connection_of(stream)->gone++;
+            hd_sim_changed();
+        }
         run_and_free(stream, op);
     }
     hd_sim_stream_unref(stream);
@@ -157,6 +163,7 @@ static int append(cudaStream_t stream, const hd_sim_op *what)
     stream->last = op;
     stream->enqueued++;
     hd_sim_release(op);
+    hd_sim_call(&stream->work);
     return 1;
 }
 
@@ -214,7 +221,6 @@ cudaError_t hd_sim_enqueue(cudaStream_t handle, hd_sim_op *what)
     if (error != cudaSuccess && what->drop != NULL) {
         what->drop(what);
     }
-    hd_sim_changed();
     hd_sim_unlock();
     return error;
 }
@@ -321,8 +327,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle)
             *at = s->next;
             s->is_closing = 1;
             connection_of(s)->streams--;
+            hd_sim_call(&s->work);
             hd_sim_stream_unref(s);
-            hd_sim_changed();
             error = cudaSuccess;
             break;
         }
@@ -340,7 +346,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle)
         if (!append_order(stream)) { /* the legacy stream: what its next operation would wait for */
             hd_sim_die("no memory for a wait");
         }
-        hd_sim_changed();
         hd_sim_finish(stream);
     }
     hd_sim_unlock();

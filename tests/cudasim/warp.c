@@ -16,7 +16,7 @@ static const char *where(const hd_sim_lane *lane)
 
 static int is_with(const hd_sim_lane *lane, const hd_sim_lane *other)
 {
-    return lane->state == HD_SIM_AT_WARP && strcmp(lane->word, other->word) == 0;
+    return lane->state == HD_SIM_AT_WARP && (lane->word == other->word || strcmp(lane->word, other->word) == 0);
 }
 
 /* 1: nothing that is still to come brings this lane to where the others are. A barrier opens only when all threads of
@@ -57,16 +57,18 @@ void hd_sim_warps_go_on(unsigned threads, unsigned block)
     }
 }
 
+typedef uint32_t __attribute__((may_alias)) any_word;
+
 static void meet(const char *word, const void *mine, unsigned bytes, int is_order)
 {
     hd_sim_lane *lane = hd_sim_own_lane();
-    if (bytes > HD_SIM_LEFT_BYTES) {
+    if (bytes > HD_SIM_LEFT_BYTES || bytes % sizeof(any_word) != 0) {
         hd_sim_die("%s leaves %u bytes", word, bytes);
     }
     lane->meetings++;
-    volatile unsigned char *left = lane->left[lane->meetings % 2]; /* no memcpy, which the race detector sees */
-    for (unsigned i = 0; i < bytes; i++) {
-        left[i] = ((const unsigned char *)mine)[i];
+    volatile any_word *left = (volatile any_word *)lane->left[lane->meetings % 2];
+    for (unsigned i = 0; i < bytes / sizeof *left; i++) { /* no memcpy, which the race detector sees */
+        left[i] = ((const any_word *)mine)[i];
     }
     lane->word = word;
     hd_sim_wait_for_warp(is_order);
@@ -98,13 +100,15 @@ const void *hd_sim_left_by(unsigned lane)
 }
 
 typedef struct fragments {
-    uint32_t a[4], b[2];
+    float a[8], b[4];
 } fragments;
 
-static float element(uint32_t pair, unsigned k, int is_bf16)
+static void widen(float *out, const uint32_t *pair, unsigned pairs, int is_bf16)
 {
-    uint16_t bits = (uint16_t)(k % 2 == 0 ? pair : pair >> 16);
-    return is_bf16 ? hd_f32_from_bf16(bits) : hd_f32_from_f16(bits);
+    for (unsigned i = 0; i < 2 * pairs; i++) {
+        const uint16_t bits = (uint16_t)(pair[i / 2] >> i % 2 * 16);
+        out[i] = is_bf16 ? hd_f32_from_bf16(bits) : hd_f32_from_f16(bits);
+    }
 }
 
 /* Row r and r + 8 of a, column c of b: elements 2 j, 2 j + 1 and 2 j + 8, 2 j + 9 are with lane 4 r + j. Sums begin
@@ -112,20 +116,23 @@ static float element(uint32_t pair, unsigned k, int is_bf16)
 void hd_sim_mma(const char *word, float sum[4], const uint32_t a[4], const uint32_t b[2], int is_bf16)
 {
     fragments mine;
-    memcpy(mine.a, a, sizeof mine.a);
-    memcpy(mine.b, b, sizeof mine.b);
+    const fragments *of_row[4], *of_column[2][4];
+    widen(mine.a, a, 4, is_bf16);
+    widen(mine.b, b, 2, is_bf16);
     meet(word, &mine, sizeof mine, 0);
     const unsigned lane = hd_sim_self()->thread % LANES, row = lane / 4, column = lane % 4 * 2;
+    for (unsigned part = 0; part < 4; part++) {
+        of_row[part] = hd_sim_left_by(4 * row + part);
+        of_column[0][part] = hd_sim_left_by(4 * column + part);
+        of_column[1][part] = hd_sim_left_by(4 * (column + 1) + part);
+    }
     for (unsigned k = 0; k < 16; k++) {
         const unsigned part = k % 8 / 2, high = k / 8;
-        const fragments *of_row = hd_sim_left_by(4 * row + part);
-        const float low_a = element(of_row->a[2 * high], k, is_bf16);
-        const float high_a = element(of_row->a[2 * high + 1], k, is_bf16);
+        const float *of_rows = of_row[part]->a + 4 * high + k % 2;
         for (unsigned i = 0; i < 2; i++) {
-            const fragments *of_column = hd_sim_left_by(4 * (column + i) + part);
-            const float x = element(of_column->b[high], k, is_bf16);
-            sum[i] += low_a * x;
-            sum[2 + i] += high_a * x;
+            const float x = of_column[i][part]->b[2 * high + k % 2];
+            sum[i] += of_rows[0] * x;
+            sum[2 + i] += of_rows[2] * x;
         }
     }
 }
