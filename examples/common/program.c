@@ -76,11 +76,12 @@ int program_options(const program *p, int argc, char **argv)
 
 /* --- ranks -------------------------------------------------------------------------------------------------------- */
 
-heddle_status program_run(int64_t ranks, const char *transport, heddle_rank_main fn, void *arg)
+heddle_status program_run(int64_t ranks, const char *transport, const heddle_comm_options *options, heddle_rank_main fn,
+                          void *arg)
 {
     if (strcmp(transport, "auto") == 0) {
         heddle_comm *comm = NULL;
-        heddle_status st = heddle_comm_open(&comm, "auto", NULL);
+        heddle_status st = heddle_comm_open(&comm, "auto", options);
         const int size = st == HEDDLE_OK ? heddle_comm_size(comm) : 0;
         if (size > 1) {
             st = size != ranks ? heddle_set_error(HEDDLE_ERR_ARG, "%d ranks were started, but %lld are wanted", size,
@@ -93,7 +94,7 @@ heddle_status program_run(int64_t ranks, const char *transport, heddle_rank_main
         }
         transport = "shm";
     }
-    return heddle_run_ranks((int)ranks, transport, fn, arg);
+    return heddle_run_ranks_with((int)ranks, transport, options, fn, arg);
 }
 
 /* --- standard output ---------------------------------------------------------------------------------------------- */

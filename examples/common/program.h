@@ -30,8 +30,9 @@ int program_complain(const char *name, const char *option, const char *what, con
 int program_check_transport(const char *name, const char *transport);
 
 /* fn on so many ranks: of the launcher (mpirun, torchrun) when transport is "auto" and there are several, else
- * processes (shm) or threads of this program's own. */
-heddle_status program_run(int64_t ranks, const char *transport, heddle_rank_main fn, void *arg);
+ * processes (shm) or threads of this program's own. options may be NULL. */
+heddle_status program_run(int64_t ranks, const char *transport, const heddle_comm_options *options, heddle_rank_main fn,
+                          void *arg);
 
 /* HEDDLE_ERR_IO: not all that was printed arrived (a full disk, say). */
 heddle_status program_printed(void);

@@ -6,7 +6,7 @@
  *     weights.c    the safetensors files, mapped            condition.c  time, text and positions
  *     layers.c     which tensor is which parameter          pass.c       one forward pass
  *     input.c      latent and text                          sample.c     DDIM: noise to latent
- *     main.c       starts the ranks
+ *     main.c       starts the ranks                         device.c     what of a rank is on a GPU
  *
  * ../common has what is nothing of a transformer's: the command line's words, and random numbers without state.
  * A folder has config.json and diffusion_pytorch_model.safetensors, or shards with an index, as diffusers writes them.
@@ -14,7 +14,8 @@
  * channels). What comes before and behind the blocks works token by token; every rank does it for the tokens it has.
  *
  * One block per stage of a layer serves all layers: its weights are taken from the mapped files just before it runs, in
- * every pass. So a rank needs the memory of one layer, however many there are, and the files are in memory once.
+ * every pass. So a rank needs the memory of one layer, however many there are, and the files are in memory once. On a
+ * device (--device) every layer has blocks of its own, whose weights stay there.
  */
 #ifndef LATTE_H
 #define LATTE_H
@@ -32,14 +33,16 @@ enum {
     TIME_FEATURES = 256,
     TRAINING_STEPS = 1000, /* timesteps are 0 .. 999 */
     PATH_BYTES = 4096,
-    NAME_BYTES = 128
+    NAME_BYTES = 128,
+    NO_DEVICE = 77 /* the exit code */
 };
 
 typedef struct options {
-    const char *folder, *transport, *mesh_text, *methods, *latent, *text, *negative, *output;
+    const char *folder, *transport, *device, *wire_name, *mesh_text, *methods, *latent, *text, *negative, *output;
     int64_t ranks, threads, steps, seed, frames, text_tokens;
     double timestep, guidance;
     heddle_mesh mesh;
+    heddle_wire wire;
 } options;
 
 /* 0, 1: help was printed, 2: a sentence was. */
@@ -149,6 +152,17 @@ typedef struct net_stage {
     int is_shared; /* the block of an earlier layer */
 } net_stage;
 
+/* On a device: arrays there, but for vectors_here. */
+typedef struct there {
+    heddle_stream stream;
+    float *patch_weight, *patch_bias, *final_weight, *final_bias, *text;
+    float *positions;              /* [rows, c] of first_box */
+    float *frame_positions;        /* [rows, c] of the first temporal block's box */
+    float *patches, *normed;       /* as the network's */
+    float *vectors, *vectors_here; /* [2 layers, b, 6, c] of a pass, then [b, 2, c], the end's shift and scale */
+    int64_t copied_bytes;          /* up and down, of all passes */
+} there;
+
 typedef struct network {
     const job *work;
     const config *cfg;
@@ -161,8 +175,11 @@ typedef struct network {
     heddle_session *session;
     heddle_reshard *collect; /* the result's tokens, from `last` to every rank */
     layers layers;
+    int is_there; /* stages work on a device; so do x, mine and whole */
+    there there;
     float *x;                          /* [rows, c] of first_box */
     float *mine, *whole;               /* tokens of the result [rows, out * patch * patch]: of last_box, and all */
+    float *tokens;                     /* whole, in host memory */
     float *patches;                    /* [rows, in * patch * patch] of first_box */
     float *normed;                     /* [rows, c] of last_box */
     float *positions;                  /* [s, c] */
@@ -184,7 +201,19 @@ heddle_status project_text(network *net);
 heddle_status embed_time(network *net, double timestep);
 void make_vector(network *net); /* of a block: its table and what the time says */
 
+/* --- device.c ----------------------------------------------------------------------------------------------------- */
+heddle_status there_open(network *net); /* after all else was made; collective */
+void there_close(network *net);
+/* net->patches, and what the time says, to x and the conditioning there. */
+heddle_status there_begin(network *net);
+heddle_status there_add_frames(network *net, const heddle_tensor *x, const heddle_box *box);
+const float *there_vector(const network *net, int index); /* of stage index of all */
+/* x behind the last stage to net->tokens; returns when they are here. Collective. */
+heddle_status there_end(network *net, const heddle_tensor *x, int64_t all_rows);
+
 /* --- pass.c, sample.c --------------------------------------------------------------------------------------------- */
+/* Global coordinates b, t, s of row `row` of a box. */
+void place_of(int64_t *at, const heddle_box *box, int64_t row);
 /* latent [b, in, f, h, w] to result [b, out, f, h, w] on every rank, b those of a pass. Collective. */
 heddle_status network_forward(network *net, float *result, const float *latent, double timestep);
 /* From noise to latent: the steps of DDIM (arXiv 2010.02502) with eta 0. latent is written over. Collective. */

@@ -20,8 +20,12 @@ static heddle_status report(network *net)
 {
     heddle_session_counters counters = HEDDLE_EMPTY(heddle_session_counters);
     heddle_status st = heddle_session_get_counters(&counters, net->session);
-    int64_t sums[2] = {counters.bytes_planned, counters.bytes_sent};
-    st = st ? st : heddle_comm_allreduce_sum(net->comm, sums, 2, HEDDLE_I64);
+    int64_t sums[3] = {counters.bytes_planned, counters.bytes_sent, net->there.copied_bytes};
+    st = st ? st : heddle_comm_allreduce_sum(net->comm, sums, 3, HEDDLE_I64);
+    if (st == HEDDLE_OK && net->rank == 0 && net->is_there) {
+        printf("latte: %s; copied to and from devices: %lld bytes\n", heddle_comm_describe(net->comm),
+               (long long)sums[2]);
+    }
     if (st == HEDDLE_OK && net->rank == 0) {
         printf(
             "latte: %d stages on %d ranks, %d switches a pass; sent for switches: planned %lld, counted %lld bytes\n",
@@ -87,6 +91,16 @@ static heddle_status prepare(job *work)
     return st ? st : plan_make(work);
 }
 
+static heddle_status run_ranks(job *work)
+{
+    const options *opt = work->opt;
+    heddle_comm_options want;
+    heddle_comm_options_init(&want);
+    want.device = opt->device;
+    want.wire = opt->wire;
+    return program_run(opt->ranks, opt->transport, &want, run_rank, work);
+}
+
 int main(int argc, char **argv)
 {
     static weights files;
@@ -98,10 +112,10 @@ int main(int argc, char **argv)
     }
     heddle_status st = prepare(&work);
     code = st != HEDDLE_OK ? 2 : 0;
-    st = st ? st : program_run(opt.ranks, opt.transport, run_rank, &work);
+    st = st ? st : run_ranks(&work);
     if (st != HEDDLE_OK) {
         fprintf(stderr, "example_latte: %s: %s\n", heddle_status_name(st), heddle_last_error());
-        code = code != 0 ? code : 1;
+        code = code != 0 ? code : st == HEDDLE_ERR_UNSUPPORTED && opt.device != NULL ? NO_DEVICE : 1;
     }
     heddle_schedule_destroy(work.schedule);
     heddle_model_destroy(work.model);

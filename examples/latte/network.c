@@ -9,11 +9,17 @@ int64_t rows_of(const heddle_box *box)
     return box->len[0] * box->len[1] * box->len[2];
 }
 
-/* Layers whose stages run alike share a block; of local attention the layout makes no difference. */
+static heddle_space space_of(const network *net)
+{
+    return net->is_there ? HEDDLE_SPACE_DEVICE : HEDDLE_SPACE_HOST;
+}
+
+/* Layers whose stages run alike share a block; of local attention the layout makes no difference. On a device every
+ * layer has its own. */
 static const net_stage *alike(const network *net, int index)
 {
     const net_stage *s = &net->stages[index];
-    for (int i = index % STAGES_PER_LAYER; i < index; i += STAGES_PER_LAYER) {
+    for (int i = index % STAGES_PER_LAYER; i < index && !net->is_there; i += STAGES_PER_LAYER) {
         const net_stage *other = &net->stages[i];
         if (strcmp(other->plan.method, s->plan.method) == 0 &&
             (strcmp(s->plan.method, "local") == 0 ||
@@ -38,6 +44,8 @@ static heddle_status make_block(network *net, net_stage *s, int index)
     want.text_tokens = net->work->in.text.extent[1];
     want.modulate = about.modulate;
     want.threads = (int)net->work->opt->threads;
+    want.space = space_of(net);
+    want.comm = net->comm;
     st = st ? st : heddle_block_create(&s->block, &want);
     if (st == HEDDLE_OK && strcmp(s->plan.method, "local") != 0) {
         st = heddle_block_shard_attention(s->block, net->comm, &net->about.mesh, &s->plan.layout, s->plan.method);
@@ -92,15 +100,18 @@ static heddle_status make_collect(network *net)
     shape.dim[3].extent = width;
     heddle_reshard_options_init(&want);
     want.tuning = HEDDLE_TUNING_RULES;
+    want.space = space_of(net);
+    want.device = net->is_there ? heddle_comm_device(net->comm) : 0;
     heddle_status st =
         heddle_reshard_create(&net->collect, net->comm, &shape, &net->about.mesh, &net->last, &everywhere, &want);
     st = st ? st
             : heddle_buffer_alloc(&mine, net->comm, (size_t)(rows_of(&net->last_box) * width + 1) * sizeof(float),
-                                  HEDDLE_SPACE_HOST);
+                                  space_of(net));
     net->mine = mine;
-    st = st ? st : heddle_buffer_alloc(&whole, net->comm, (size_t)(rows * width) * sizeof(float), HEDDLE_SPACE_HOST);
+    st = st ? st : heddle_buffer_alloc(&whole, net->comm, (size_t)(rows * width) * sizeof(float), space_of(net));
     net->whole = whole;
-    return st;
+    net->tokens = net->is_there ? malloc((size_t)(rows * width) * sizeof(float)) : net->whole;
+    return st == HEDDLE_OK && net->tokens == NULL ? no_memory("the result's tokens", rows * width) : st;
 }
 
 static heddle_status make_buffers(network *net)
@@ -109,7 +120,7 @@ static heddle_status make_buffers(network *net)
     const int64_t first = rows_of(&net->first_box), last = rows_of(&net->last_box);
     const heddle_dim *dim = net->about.shape.dim;
     void *x = NULL;
-    heddle_status st = heddle_buffer_alloc(&x, net->comm, (size_t)(first * c + 1) * sizeof(float), HEDDLE_SPACE_HOST);
+    heddle_status st = heddle_buffer_alloc(&x, net->comm, (size_t)(first * c + 1) * sizeof(float), space_of(net));
     net->x = x;
     const struct {
         float **out;
@@ -133,6 +144,15 @@ static heddle_status make_buffers(network *net)
     return st;
 }
 
+static heddle_status make_session(network *net)
+{
+    heddle_session_options want;
+    heddle_session_options_init(&want);
+    want.space = space_of(net);
+    want.device = net->is_there ? heddle_comm_device(net->comm) : 0;
+    return heddle_session_create(&net->session, net->comm, net->work->schedule, &want);
+}
+
 heddle_status network_create(network *out, heddle_comm *comm, const job *work)
 {
     memset(out, 0, sizeof(*out));
@@ -140,21 +160,26 @@ heddle_status network_create(network *out, heddle_comm *comm, const job *work)
     out->cfg = &work->cfg;
     out->comm = comm;
     out->rank = heddle_comm_rank(comm);
+    out->is_there = work->opt->device != NULL;
     heddle_status st = find_ends(out);
     st = st ? st : layers_take(&out->layers, work->files, out->cfg);
     st = st ? st : make_stages(out);
-    st = st ? st : heddle_session_create(&out->session, comm, work->schedule, NULL);
+    st = st ? st : make_session(out);
     st = st ? st : make_collect(out);
     st = st ? st : make_buffers(out);
     if (st == HEDDLE_OK) {
         make_positions(out);
         st = project_text(out);
     }
-    return st;
+    return st == HEDDLE_OK && out->is_there ? there_open(out) : st;
 }
 
 void network_destroy(network *net)
 {
+    if (net->is_there) {
+        there_close(net);
+        free(net->tokens);
+    }
     for (int i = 0; net->stages != NULL && i < net->about.nstages; i++) {
         heddle_block_destroy(net->stages[i].is_shared ? NULL : net->stages[i].block);
     }

@@ -3,6 +3,7 @@
 #include "latte.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char name[] = "example_latte";
 static const char help_text[] =
@@ -12,6 +13,8 @@ static const char help_text[] =
     "  --ranks N           ranks (2); with --mesh: as the mesh says\n"
     "  --mesh '[a=2 b=2]'  ([sp=N])\n"
     "  --transport NAME    threads, shm, or auto: the ranks of mpirun or torchrun, else shm (auto)\n"
+    "  --device NAME       compute on it: cuda, cuda:N (each rank on the host's CPU)\n"
+    "  --wire NAME         of --device: auto, peer, nccl, host (auto)\n"
     "  --method LIST       STAGE=METHOD,...: attention over a sharded dim in stages s.attn, t.attn (whole fibres)\n"
     "  --threads N         compute threads of each rank (1)\n"
     "  --latent FILE.npy   [b c f h w]; seeded noise without\n"
@@ -45,6 +48,19 @@ static int read_mesh(options *out)
     return 0;
 }
 
+static int read_wire(options *out)
+{
+#define NAME_OF(wire, text) [HEDDLE_WIRE_##wire] = text,
+    static const char *const names[] = {HEDDLE_WIRE_LIST(NAME_OF)};
+    for (int i = 0; out->wire_name != NULL && i < (int)(sizeof(names) / sizeof(names[0])); i++) {
+        if (strcmp(out->wire_name, names[i]) == 0) {
+            out->wire = (heddle_wire)i;
+            return 0;
+        }
+    }
+    return out->wire_name == NULL ? 0 : program_complain(name, "--wire", "is auto, peer, nccl or host", out->wire_name);
+}
+
 /* What the other one of two options makes meaningless. */
 static int check_pairs(const options *out)
 {
@@ -57,6 +73,9 @@ static int check_pairs(const options *out)
     if (out->text != NULL && out->text_tokens > 0) {
         return program_complain(name, "--text-tokens", "is for seeded text", "--text");
     }
+    if (out->wire_name != NULL && out->device == NULL) {
+        return program_complain(name, "--wire", "goes with --device", NULL);
+    }
     if ((out->guidance != 0 && out->steps == 0) || (out->negative != NULL && out->guidance == 0)) {
         return program_complain(name, "--guidance", "goes with --steps, --negative with --guidance", NULL);
     }
@@ -68,7 +87,7 @@ static int check(options *out)
     if (out->folder == NULL) {
         return program_complain(name, "FOLDER", "is missing; --help says what it has", NULL);
     }
-    if (program_check_transport(name, out->transport) != 0 || check_pairs(out) != 0) {
+    if (program_check_transport(name, out->transport) != 0 || check_pairs(out) != 0 || read_wire(out) != 0) {
         return 2;
     }
     out->timestep = out->timestep < 0 ? 500 : out->timestep;
@@ -83,6 +102,8 @@ int options_read(options *out, int argc, char **argv)
         {"--ranks", .number = &out->ranks, .lo = 1, .hi = MAX_RANKS},
         {"--mesh", .text = &out->mesh_text},
         {"--transport", .text = &out->transport},
+        {"--device", .text = &out->device},
+        {"--wire", .text = &out->wire_name},
         {"--method", .text = &out->methods},
         {"--threads", .number = &out->threads, .lo = 1, .hi = 256},
         {"--latent", .text = &out->latent},

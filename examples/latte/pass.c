@@ -4,8 +4,7 @@
 
 #include <math.h>
 
-/* Global coordinates b, t, s of row `row` of a box. */
-static void place_of(int64_t *at, const heddle_box *box, int64_t row)
+void place_of(int64_t *at, const heddle_box *box, int64_t row)
 {
     at[2] = box->lo[2] + row % box->len[2];
     at[1] = box->lo[1] + row / box->len[2] % box->len[1];
@@ -34,6 +33,9 @@ static heddle_status embed(network *net, const float *latent)
         }
         net->patches[i] = latent[pixel_of(net, at, in, k / (p * p), k / p % p, k % p)];
     }
+    if (net->is_there) {
+        return there_begin(net);
+    }
     heddle_status st = dense_forward(net->x, &net->layers.patch, net->patches, rows, net->work->opt->threads);
     for (int64_t row = 0; st == HEDDLE_OK && row < rows; row++) {
         place_of(at, &net->first_box, row);
@@ -44,9 +46,13 @@ static heddle_status embed(network *net, const float *latent)
     return st;
 }
 
-static void add_frame_positions(const network *net, float *x, const heddle_box *box)
+static heddle_status add_frame_positions(network *net, heddle_tensor *tensor, const heddle_box *box)
 {
     const int64_t c = net->cfg->channels;
+    float *x = tensor->data;
+    if (net->is_there) {
+        return there_add_frames(net, tensor, box);
+    }
     for (int64_t row = 0; row < rows_of(box); row++) {
         int64_t at[3];
         place_of(at, box, row);
@@ -54,27 +60,37 @@ static void add_frame_positions(const network *net, float *x, const heddle_box *
             x[row * c + k] += net->frame_positions[at[1] * c + k];
         }
     }
+    return HEDDLE_OK;
 }
 
-static heddle_status run_stage(network *net, heddle_tensor *x, int index)
+/* In host memory blocks serve all layers, and so does the vector: the stage's is made. */
+static heddle_status take_stage(network *net, int index)
 {
-    const heddle_conditioning given = {.vector = net->vector, .text = net->text};
     const int kind = index % STAGES_PER_LAYER;
     const int64_t layer = index / STAGES_PER_LAYER;
-    net_stage *s = &net->stages[index];
-    heddle_box box;
+    const net_stage *s = &net->stages[index];
     heddle_status st = HEDDLE_OK;
     if (s->plan.kind == HEDDLE_STAGE_ATTENTION) { /* the first of its half of the layer */
         st = table_take(net->table, net->work->files, net->cfg, kind, layer);
         make_vector(net);
     }
-    st = st ? st : block_take(s->block, net->work->files, net->cfg, kind, layer);
-    st = st ? st : heddle_session_enter(net->session, s->plan.name, x, NULL, HEDDLE_NO_STREAM);
+    return st ? st : block_take(s->block, net->work->files, net->cfg, kind, layer);
+}
+
+static heddle_status run_stage(network *net, heddle_tensor *x, int index)
+{
+    const heddle_stream stream = net->there.stream;
+    const heddle_conditioning given = {.vector = net->is_there ? there_vector(net, index) : net->vector,
+                                       .text = net->is_there ? net->there.text : net->text};
+    net_stage *s = &net->stages[index];
+    heddle_box box;
+    heddle_status st = net->is_there ? HEDDLE_OK : take_stage(net, index);
+    st = st ? st : heddle_session_enter(net->session, s->plan.name, x, NULL, stream);
     st = st ? st : heddle_layout_box(&box, &net->about.shape, &net->about.mesh, &x->layout, net->rank);
     if (st == HEDDLE_OK && index == 3 && net->about.shape.dim[1].extent > 1) { /* before time is first attended over */
-        add_frame_positions(net, x->data, &box);
+        st = add_frame_positions(net, x, &box);
     }
-    return st ? st : heddle_block_forward(s->block, x, &box, &given, HEDDLE_NO_STREAM);
+    return st ? st : heddle_block_forward(s->block, x, &box, &given, stream);
 }
 
 /* Norm without weights, and what the time says of shift and scale. */
@@ -113,27 +129,37 @@ static void place_patches(float *result, const network *net)
         if (k == 0) {
             place_of(at, &all, i / width);
         }
-        result[pixel_of(net, at, out, k % out, k / out / p, k / out % p)] = net->whole[i];
+        result[pixel_of(net, at, out, k % out, k / out / p, k / out % p)] = net->tokens[i];
     }
+}
+
+/* x behind the last stage to the tokens of the result, on every rank. */
+static heddle_status end(network *net, const heddle_tensor *x)
+{
+    const heddle_dim *dim = net->about.shape.dim;
+    if (net->is_there) {
+        return there_end(net, x, dim[0].extent * dim[1].extent * dim[2].extent);
+    }
+    norm_rows(net, x->data);
+    heddle_status st =
+        dense_forward(net->mine, &net->layers.final, net->normed, rows_of(&net->last_box), net->work->opt->threads);
+    return st ? st : heddle_reshard_execute(net->collect, net->mine, net->whole, HEDDLE_NO_STREAM);
 }
 
 heddle_status network_forward(network *net, float *result, const float *latent, double timestep)
 {
     heddle_tensor x;
-    heddle_status st = embed(net, latent);
-    st = st ? st : embed_time(net, timestep);
+    heddle_status st = embed_time(net, timestep);
+    st = st ? st : embed(net, latent);
     st = st ? st : heddle_tensor_init(&x, net->x, &net->about.shape, &net->about.mesh, &net->first, NULL, net->rank);
+    x.space = net->is_there ? HEDDLE_SPACE_DEVICE : HEDDLE_SPACE_HOST;
+    x.device = net->is_there ? heddle_comm_device(net->comm) : 0;
     st = st ? st : heddle_session_rewind(net->session);
     for (int i = 0; st == HEDDLE_OK && i < net->about.nstages; i++) {
         st = run_stage(net, &x, i);
     }
-    st = st ? st : heddle_session_enter(net->session, "end", &x, NULL, HEDDLE_NO_STREAM);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    norm_rows(net, x.data);
-    st = dense_forward(net->mine, &net->layers.final, net->normed, rows_of(&net->last_box), net->work->opt->threads);
-    st = st ? st : heddle_reshard_execute(net->collect, net->mine, net->whole, HEDDLE_NO_STREAM);
+    st = st ? st : heddle_session_enter(net->session, "end", &x, NULL, net->there.stream);
+    st = st ? st : end(net, &x);
     if (st == HEDDLE_OK) {
         place_patches(result, net);
     }

@@ -88,7 +88,7 @@ int compare_layouts(const options *opt, const clip *video)
             mine.methods = NULL;
         }
         job work = {.opt = &mine, .video = video, .result = results[i]};
-        const heddle_status st = program_run(mine.ranks, mine.transport, train_rank, &work);
+        const heddle_status st = program_run(mine.ranks, mine.transport, NULL, train_rank, &work);
         if (st != HEDDLE_OK) {
             fprintf(stderr, "example_train_video: %s: %s: %s\n", variants[i].name, heddle_status_name(st),
                     heddle_last_error());

@@ -20,7 +20,7 @@ static int train_once(const options *opt, const clip *video)
     const heddle_status st =
         work.result == NULL
             ? heddle_set_error(HEDDLE_ERR_NOMEM, "no memory for the losses of %lld steps", (long long)opt->steps)
-            : program_run(opt->ranks, opt->transport, train_rank, &work);
+            : program_run(opt->ranks, opt->transport, NULL, train_rank, &work);
     if (st != HEDDLE_OK) {
         fprintf(stderr, "%s: %s: %s\n", program_name, heddle_status_name(st), heddle_last_error());
     }

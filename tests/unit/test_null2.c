@@ -135,6 +135,14 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
     X(heddle_block_seed, "block", NULL_STATUS, heddle_block_seed(P(0, a->block), 1))                                   \
     X(heddle_block_commit, "block", NULL_STATUS, heddle_block_commit(P(0, a->block)))                                  \
     X(heddle_block_refresh, "block", NULL_STATUS, heddle_block_refresh(P(0, a->block), HEDDLE_NO_STREAM))              \
+    X(heddle_rows_dense, "!comm out x weight bias?", NULL_STATUS,                                                      \
+      heddle_rows_dense(P(0, a->comm), P(1, out1), P(2, a->x), 1, 1, P(3, a->x), P(4, a->x), 1, HEDDLE_F32,            \
+                        HEDDLE_NO_STREAM))                                                                             \
+    X(heddle_rows_add, "!comm x y", NULL_STATUS,                                                                       \
+      heddle_rows_add(P(0, a->comm), P(1, out1), P(2, a->x), 1, 1, HEDDLE_F32, HEDDLE_NO_STREAM))                      \
+    X(heddle_rows_norm, "!comm out x shift? scale?", NULL_STATUS,                                                      \
+      heddle_rows_norm(P(0, a->comm), P(1, out1), P(2, a->x), 1, 1, P(3, a->y), P(4, a->z), 0, 0, HEDDLE_F32,          \
+                       HEDDLE_NO_STREAM))                                                                              \
     X(heddle_block_reserve, "block box", NULL_STATUS, heddle_block_reserve(P(0, a->block), P(1, &a->box)))             \
     X(heddle_block_forward, "block x box conditioning", NULL_STATUS,                                                   \
       heddle_block_forward(P(0, a->block), P(1, &a->tensor), P(2, &a->box), P(3, &a->conditioning), HEDDLE_NO_STREAM)) \
