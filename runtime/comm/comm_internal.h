@@ -91,7 +91,7 @@ typedef struct hd_outlook {
     heddle_status (*ask)(void *arg);
     void (*ask_beside)(void *arg);
     void *arg;
-    struct hd_outlook *next, *next_beside;
+    struct hd_outlook *next;
 } hd_outlook;
 void hd_comm_outlook_add(heddle_comm *comm, hd_outlook *outlook);
 void hd_comm_outlook_remove(heddle_comm *comm, hd_outlook *outlook);

@@ -135,8 +135,7 @@ struct heddle_comm {
     void *lent;                 /* by the caller: a handle of the wire's library. NULL: none */
     hd_sharers sharers;         /* of it */
     hd_watch *watch;            /* NULL: no wire on which devices wait */
-    hd_outlook *outlooks;       /* of the communicator without parent */
-    hd_mapping *mappings;       /* likewise: device memory of other processes */
+    hd_mapping *mappings;       /* device memory of other processes; of the communicator without parent */
     void *in_flight;            /* of the transfers: hd_comm_view */
     hd_exchange *exchanges;     /* all of this communicator and its parts; of the communicator without parent */
     int next_tag;               /* of the communicator without parent */

@@ -17,22 +17,12 @@ const uint64_t *hd_comm_abort_word(const heddle_comm *comm)
 
 void hd_comm_outlook_add(heddle_comm *comm, hd_outlook *outlook)
 {
-    heddle_comm *root = comm->root;
-    outlook->next = root->outlooks;
-    root->outlooks = outlook;
-    hd_watch_add(root->watch, outlook);
+    hd_watch_add(comm->root->watch, outlook);
 }
 
 void hd_comm_outlook_remove(heddle_comm *comm, hd_outlook *outlook)
 {
-    hd_outlook **at = &comm->root->outlooks;
     hd_watch_remove(comm->root->watch, outlook);
-    while (*at != NULL && *at != outlook) {
-        at = &(*at)->next;
-    }
-    if (*at != NULL) {
-        *at = outlook->next;
-    }
 }
 
 heddle_status hd_comm_gather_places(hd_device_place **out, hd_sharers *sharers, heddle_comm *comm,

@@ -15,7 +15,7 @@ struct hd_watch {
     uint64_t *word;      /* a page */
     int is_pinned, runs;
     pid_t maker;
-    hd_outlook *outlooks; /* with the lock */
+    hd_outlook *outlooks; /* with the lock, but to be read by the thread that changes them */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t ends;
@@ -43,7 +43,7 @@ static int rest(hd_watch *watch)
 static void ask_all(hd_watch *watch)
 {
     pthread_mutex_lock(&watch->lock);
-    for (const hd_outlook *o = watch->outlooks; o != NULL; o = o->next_beside) {
+    for (const hd_outlook *o = watch->outlooks; o != NULL; o = o->next) {
         o->ask_beside(o->arg);
     }
     pthread_mutex_unlock(&watch->lock);
@@ -127,7 +127,7 @@ void hd_watch_stop(hd_watch *watch)
 void hd_watch_add(hd_watch *watch, hd_outlook *outlook)
 {
     pthread_mutex_lock(&watch->lock);
-    outlook->next_beside = watch->outlooks;
+    outlook->next = watch->outlooks;
     watch->outlooks = outlook;
     pthread_mutex_unlock(&watch->lock);
 }
@@ -140,12 +140,17 @@ void hd_watch_remove(hd_watch *watch, const hd_outlook *outlook)
     pthread_mutex_lock(&watch->lock);
     hd_outlook **at = &watch->outlooks;
     while (*at != NULL && *at != outlook) {
-        at = &(*at)->next_beside;
+        at = &(*at)->next;
     }
     if (*at != NULL) {
-        *at = outlook->next_beside;
+        *at = outlook->next;
     }
     pthread_mutex_unlock(&watch->lock);
+}
+
+const hd_outlook *hd_watch_outlooks(const hd_watch *watch)
+{
+    return watch != NULL ? watch->outlooks : NULL;
 }
 
 const uint64_t *hd_watch_word(const hd_watch *watch)

@@ -17,5 +17,6 @@ void hd_watch_stop(hd_watch *watch); /* before the group is left. NULL is legal;
 const uint64_t *hd_watch_word(const hd_watch *watch);
 void hd_watch_add(hd_watch *watch, hd_outlook *outlook);
 void hd_watch_remove(hd_watch *watch, const hd_outlook *outlook); /* it asks no more. Legal when it was not added */
+const hd_outlook *hd_watch_outlooks(const hd_watch *watch);       /* on the thread that adds and removes. NULL: none */
 
 #endif

@@ -55,8 +55,7 @@ heddle_status hd_route_create(hd_route **out, heddle_comm *comm, const hd_route_
 
 static heddle_status make_local(hd_local *out, const hd_route *r, const hd_copy *copy)
 {
-    return hd_copy_bytes(copy) == 0 ? HEDDLE_OK
-                                    : hd_local_make(out, copy, r->comm, r->device, r->spec.options.deadline_ms);
+    return hd_copy_bytes(copy) == 0 ? HEDDLE_OK : hd_local_make(out, copy, r->comm, r->device, hd_route_deadline_ns(r));
 }
 
 heddle_status hd_route_make_locals(hd_route *r)
@@ -144,6 +143,20 @@ heddle_status hd_route_open_enqueued(hd_route *r, const char *end)
     return hd_enqueued_open(&r->enqueued, r->device);
 }
 
+int64_t hd_route_deadline_ns(const hd_route *r)
+{
+    return hd_comm_deadline_ns(r->comm, r->spec.options.deadline_ms);
+}
+
+/* Whoever waits for the end of what is started would wait for a graph. */
+heddle_status hd_route_start_late(hd_route *r, const void *src, void *dst, heddle_stream stream)
+{
+    int captures = 0;
+    heddle_status st = hd_route_look_at(&captures, r, stream);
+    return st != HEDDLE_OK || captures ? r->carrier->refuse(r, HD_REFUSED_NOT_EXECUTE, st)
+                                       : r->late.start(r, src, dst, stream);
+}
+
 /* What failed has ended, too. */
 heddle_status hd_route_test_late(hd_route *r, int *done)
 {
@@ -166,8 +179,7 @@ static heddle_status look_around(void *route)
 heddle_status hd_route_wait_late(hd_route *r)
 {
     int done = 0;
-    const int64_t deadline_ns = hd_comm_deadline_ns(r->comm, r->spec.options.deadline_ms) + r->late.grace_ns;
-    heddle_status st = hd_enqueued_wait(&r->enqueued, deadline_ns, look_around, r);
+    heddle_status st = hd_enqueued_wait(&r->enqueued, hd_route_deadline_ns(r) + r->late.grace_ns, look_around, r);
     return st == HEDDLE_OK ? hd_route_test_late(r, &done) : r->late.fail(r, st);
 }
 

@@ -97,9 +97,10 @@ typedef struct hd_carrier {
     void (*destroy)(hd_route *route); /* also of one that was not finished */
 } hd_carrier;
 
-/* How a carrier that only enqueues executions hears that they go wrong. */
+/* How a carrier that only enqueues executions begins one whose end is left open, and hears that they go wrong. */
 typedef struct hd_late {
     heddle_status (*look)(hd_route *route, int waits); /* waits: for this rank's own end, so that others may be gone */
+    heddle_status (*start)(hd_route *route, const void *src, void *dst, heddle_stream stream); /* not captured */
     heddle_status (*fail)(hd_route *route, heddle_status st); /* gives up; returns with its sentence */
     int64_t grace_ns;                                         /* behind deadlines that the device keeps itself */
 } hd_late;
@@ -155,7 +156,9 @@ heddle_status hd_route_look_at(int *captures, const hd_route *route, heddle_stre
 int hd_route_adds(const hd_route *route); /* this rank, while it is made */
 /* Opens what is enqueued of it; end: for hd_enqueued_names. hd_route_destroy closes it. */
 heddle_status hd_route_open_enqueued(hd_route *route, const char *end);
+int64_t hd_route_deadline_ns(const hd_route *route); /* of what begins now */
 /* Of a carrier that has `late`. */
+heddle_status hd_route_start_late(hd_route *route, const void *src, void *dst, heddle_stream stream);
 heddle_status hd_route_test_late(hd_route *route, int *done);
 heddle_status hd_route_wait_late(hd_route *route);
 heddle_status hd_route_wait_on_late(hd_route *route, heddle_stream stream);

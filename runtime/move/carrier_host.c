@@ -67,8 +67,7 @@ static heddle_status make(hd_route *r, heddle_status mine)
 /* What the stream has to do before may be anything, and never end. */
 static heddle_status await_copies(hd_route *r)
 {
-    return hd_enqueued_wait(&r->enqueued, hd_comm_deadline_ns(r->comm, r->spec.options.deadline_ms), hd_comm_look,
-                            r->comm);
+    return hd_enqueued_wait(&r->enqueued, hd_route_deadline_ns(r), hd_comm_look, r->comm);
 }
 
 /* Returns when the image of src is there, which is when the stream has come so far, and that of dst is free. */
@@ -190,7 +189,7 @@ static void destroy(hd_route *r)
         return;
     }
     hd_route_destroy(i->inner);
-    if (hd_enqueued_has_ended(&r->enqueued, hd_comm_deadline_ns(r->comm, r->spec.options.deadline_ms))) {
+    if (hd_enqueued_has_ended(&r->enqueued, hd_route_deadline_ns(r))) {
         if (i->is_pinned) {
             r->device->library->unpin(i->memory, r->device->number);
         }

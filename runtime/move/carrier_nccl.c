@@ -8,7 +8,8 @@ enum { END_NS = 1000000000 };
 
 typedef struct nccl {
     hd_nccl_phase *phase[HD_MAX_LEGS];
-    int was_awaited; /* after a failure */
+    hd_nccl_info info; /* of all */
+    int was_awaited;   /* after a failure */
 } nccl;
 
 static nccl *of(const hd_route *r)
@@ -89,13 +90,6 @@ out:
     return await_end(r, st);
 }
 
-static heddle_status start(hd_route *r, const void *src, void *dst, heddle_stream stream)
-{
-    int captures = 0;
-    heddle_status st = hd_route_look_at(&captures, r, stream);
-    return st != HEDDLE_OK || captures ? refuse(r, HD_REFUSED_NOT_EXECUTE, st) : run(r, src, dst, stream);
-}
-
 static heddle_status look(hd_route *r, int waits)
 {
     (void)waits;
@@ -113,7 +107,7 @@ static heddle_status make_own(hd_route *r)
 {
     heddle_status st;
     HD_TRY(hd_alloc(&r->own, 1, sizeof(nccl), "a route"));
-    r->late = (hd_late){.look = look, .fail = fail_late};
+    r->late = (hd_late){.look = look, .start = run, .fail = fail_late};
     r->enqueued.may_ask_again = 1; /* at once, as what could not be recorded has failed */
     HD_TRY(hd_route_make_locals(r));
     st = hd_route_take_memory(r);
@@ -129,6 +123,7 @@ static heddle_status make_phases(hd_route *r, int32_t adds)
     HD_TRY(hd_device_load_kernels(r->device));
     for (int p = 0; p < r->spec.nphases; p++) {
         HD_TRY(hd_nccl_phase_create(&n->phase[p], r, p, adds >> p & 1));
+        hd_nccl_phase_inform(&n->info, n->phase[p]);
     }
 out:
     return st;
@@ -155,35 +150,26 @@ static const int64_t *sent(const hd_route *r)
     return r->sent;
 }
 
-static hd_nccl_info sum_up(const hd_route *r)
-{
-    hd_nccl_info all = {0};
-    for (int p = 0; p < r->spec.nphases; p++) {
-        hd_nccl_phase_inform(&all, of(r)->phase[p]);
-    }
-    return all;
-}
-
 static void inform(hd_route_info *out, const hd_route *r)
 {
-    const hd_nccl_info all = sum_up(r);
-    out->bytes_messages = all.bytes;
-    out->messages = all.messages;
-    out->workspace_bytes += all.memory_bytes;
+    const hd_nccl_info *all = &of(r)->info;
+    out->bytes_messages = all->bytes;
+    out->messages = all->messages;
+    out->workspace_bytes += all->memory_bytes;
     out->is_capturable = 1;
     out->is_captured = r->enqueued.is_captured;
 }
 
 static void explain(hd_route_words *out, const hd_route *r)
 {
-    const hd_nccl_info all = sum_up(r);
+    const hd_nccl_info *all = &of(r)->info;
     snprintf(out->path, sizeof out->path, "device messages");
-    snprintf(out->kernel, sizeof out->kernel, "%s", all.packed_bytes > 0 ? "push" : "none");
+    snprintf(out->kernel, sizeof out->kernel, "%s", all->packed_bytes > 0 ? "push" : "none");
     snprintf(out->why, sizeof out->why,
              "arrays of %s go as messages from device to device (wire nccl), %lld in %d phase%s; %lld bytes are packed "
              "or unpacked here, what lies together is not",
-             r->device->name, (long long)all.messages, r->spec.nphases, r->spec.nphases == 1 ? "" : "s",
-             (long long)all.packed_bytes);
+             r->device->name, (long long)all->messages, r->spec.nphases, r->spec.nphases == 1 ? "" : "s",
+             (long long)all->packed_bytes);
 }
 
 static void destroy(hd_route *r)
@@ -205,7 +191,7 @@ static void destroy(hd_route *r)
 const hd_carrier hd_carrier_nccl = {
     .make = make,
     .run = run,
-    .start = start,
+    .start = hd_route_start_late,
     .test = hd_route_test_late,
     .wait = hd_route_wait_late,
     .wait_on = hd_route_wait_on_late,

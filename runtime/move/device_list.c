@@ -7,11 +7,6 @@
 
 enum { BYTES_OF_A_BLOCK = 32768 /* at the least */, ALIGNMENT = 256 };
 
-static const hd_device_kernels *kernels_of(const hd_device *device)
-{
-    return device->library->kernels;
-}
-
 hd_device_box hd_device_box_of(const hd_copy *copy, int src_base, int dst_base)
 {
     hd_device_box box = {.src_base = src_base,
@@ -44,12 +39,13 @@ static int blocks_for(const hd_device_box *box, int nboxes, int most)
 heddle_status hd_device_load_kernels(hd_device *device)
 {
     heddle_status st = HEDDLE_OK;
+    const hd_device_kernels *kernels = device->library->kernels;
     int before = 0;
     if (device->is_loaded) {
         return HEDDLE_OK;
     }
     HD_TRY(device->library->enter(&before, device->number));
-    st = device->library->status(kernels_of(device)->load(), device->number, "loading the kernels");
+    st = device->library->status(kernels->load(), device->number, "loading the kernels");
     device->library->leave(before);
     device->is_loaded = st == HEDDLE_OK;
 out:
@@ -59,7 +55,7 @@ out:
 static heddle_status build(void **out, size_t *bytes, const hd_device *device, const hd_device_box *box, int nboxes,
                            int blocks)
 {
-    const hd_device_kernels *kernels = kernels_of(device);
+    const hd_device_kernels *kernels = device->library->kernels;
     *bytes = kernels->list_bytes(box, nboxes, blocks);
     if (*bytes == 0) {
         return hd_fail(HEDDLE_ERR_INTERNAL, "the kernels take no list of these %d boxes", nboxes);
@@ -141,7 +137,7 @@ heddle_status hd_device_list_run(const hd_device_list *list, hd_device_act act, 
     if (list->list == NULL) {
         return HEDDLE_OK;
     }
-    const hd_device_kernels *kernels = kernels_of(list->device);
+    const hd_device_kernels *kernels = list->device->library->kernels;
     const void *const from[] = {src, staging};
     void *const to[] = {dst, staging};
     const hd_device_move move = {
@@ -151,13 +147,13 @@ heddle_status hd_device_list_run(const hd_device_list *list, hd_device_act act, 
 }
 
 heddle_status hd_local_make(hd_local *out, const hd_copy *copy, heddle_comm *comm, hd_device *device,
-                            int64_t deadline_ms)
+                            int64_t deadline_ns)
 {
     heddle_status st = HEDDLE_OK;
     *out = (hd_local){.is_there = 1, .copy = *copy};
     if (device != NULL) {
         HD_TRY(hd_device_load_kernels(device));
-        st = hd_device_list_of(&out->list, device, copy, hd_comm_deadline_ns(comm, deadline_ms));
+        st = hd_device_list_of(&out->list, device, copy, deadline_ns);
     } else {
         out->by = hd_copy_choose(copy, (int64_t)heddle_comm_shared_cache_bytes(comm));
     }

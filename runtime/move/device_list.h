@@ -40,7 +40,7 @@ typedef struct hd_local {
 
 /* device NULL: arrays of the host. Else it waits for the device until the deadline. */
 heddle_status hd_local_make(hd_local *out, const hd_copy *copy, heddle_comm *comm, hd_device *device,
-                            int64_t deadline_ms);
+                            int64_t deadline_ns);
 /* On a device only enqueued. */
 heddle_status hd_local_run(const hd_local *local, void *dst, const void *src, heddle_stream stream);
 

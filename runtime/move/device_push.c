@@ -27,9 +27,10 @@ static heddle_status give_up(hd_push *p, heddle_status st)
     return hd_broken_say(&p->broken);
 }
 
-static heddle_status say_failure(hd_push *p)
+heddle_status hd_push_look(void *arg)
 {
-    heddle_status st = hd_broken_say(&p->broken);
+    hd_push *p = arg;
+    heddle_status st = p->broken.status == HEDDLE_OK ? HEDDLE_OK : hd_broken_say(&p->broken);
     for (int i = 0; st == HEDDLE_OK && i < p->spec->nphases && p->report != NULL; i++) {
         uint64_t status = __atomic_load_n(&p->report[i].status, __ATOMIC_ACQUIRE);
         if (status == HD_DEVICE_LATE) {
@@ -47,11 +48,6 @@ static heddle_status say_failure(hd_push *p)
     return st;
 }
 
-heddle_status hd_push_look(void *arg)
-{
-    return has_failed(arg) ? say_failure(arg) : HEDDLE_OK;
-}
-
 /* --- ends --------------------------------------------------------------------------------------------------------- */
 
 /* Peers wait for the mark, and this rank's own thread may be busy with something else for long. */
@@ -65,9 +61,8 @@ void hd_push_look_beside(void *arg)
  * device that no longer answers is not waited for, and nothing is known of what it does. */
 static int await_end(hd_push *p)
 {
-    const int64_t deadline_ns = p->broken.status == HEDDLE_OK
-                                    ? hd_comm_deadline_ns(p->comm, p->spec->options.deadline_ms) + HD_DEVICE_GRACE_NS
-                                    : hd_now_ns() + END_NS;
+    const int64_t deadline_ns =
+        p->broken.status == HEDDLE_OK ? hd_route_deadline_ns(p->route) + HD_DEVICE_GRACE_NS : hd_now_ns() + END_NS;
     return hd_enqueued_has_ended(&p->route->enqueued, deadline_ns);
 }
 
@@ -94,8 +89,6 @@ static heddle_status fail_late(hd_route *r, heddle_status st)
     return fail_with(r->own, st);
 }
 
-const hd_late hd_push_late = {look, fail_late, HD_DEVICE_GRACE_NS};
-
 /* --- executions --------------------------------------------------------------------------------------------------- */
 
 /* Behind the last execution, whichever stream that one is in. Whoever frees memory that peers store to after somebody
@@ -114,17 +107,16 @@ static heddle_status begin(hd_push *p, heddle_stream stream)
         }
     }
 out:
-    return st == HEDDLE_OK ? st : fail_with(p, st);
+    return st;
 }
 
 /* On a stream of the plan's own, behind what `stream` has so far and behind the last execution. */
-static heddle_status go_beside(hd_push *p, const void *src, void *dst, heddle_stream stream)
+static heddle_status go_beside(hd_route *r, const void *src, void *dst, heddle_stream stream)
 {
-    heddle_status st = begin(p, p->stream);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
+    hd_push *p = r->own;
+    heddle_status st = HEDDLE_OK;
     const heddle_device *library = p->device->library;
+    HD_TRY(begin(p, p->stream));
     HD_TRY(library->event_record(p->begun, p->device->number, stream));
     HD_TRY(library->stream_wait(p->stream, p->begun, p->device->number));
     st = hd_enqueued_end(&p->route->enqueued, p->stream, hd_push_enqueue(p, src, dst, p->stream));
@@ -133,10 +125,10 @@ out:
 }
 
 /* A default stream that other ranks have, too, cannot wait for them: the host does. */
-static heddle_status execute_waiting(hd_push *p, const void *src, void *dst)
+static heddle_status execute_waiting(hd_route *r, const void *src, void *dst)
 {
-    heddle_status st = go_beside(p, src, dst, HEDDLE_NO_STREAM);
-    return st == HEDDLE_OK ? hd_route_wait_late(p->route) : st;
+    heddle_status st = go_beside(r, src, dst, HEDDLE_NO_STREAM);
+    return st == HEDDLE_OK ? hd_route_wait_late(r) : st;
 }
 
 static heddle_status run(hd_route *r, const void *src, void *dst, heddle_stream stream)
@@ -145,7 +137,7 @@ static heddle_status run(hd_route *r, const void *src, void *dst, heddle_stream 
     heddle_status st = HEDDLE_OK;
     int captures = 0;
     if (stream == HEDDLE_NO_STREAM && p->sharers.in_process > 1) {
-        return execute_waiting(p, src, dst);
+        return execute_waiting(r, src, dst);
     }
     HD_TRY(p->device->library->stream_captures(&captures, p->device->number, stream));
     if (captures && p->news != NULL) {
@@ -158,13 +150,10 @@ static heddle_status run(hd_route *r, const void *src, void *dst, heddle_stream 
         p->route->enqueued.is_captured = 1;
         HD_TRY(hd_push_look(p));
         st = hd_push_enqueue(p, src, dst, stream);
-        return st == HEDDLE_OK ? st : fail_with(p, st);
+    } else {
+        HD_TRY(begin(p, stream));
+        st = hd_enqueued_end(&p->route->enqueued, stream, hd_push_enqueue(p, src, dst, stream));
     }
-    st = begin(p, stream);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    st = hd_enqueued_end(&p->route->enqueued, stream, hd_push_enqueue(p, src, dst, stream));
 out:
     return st == HEDDLE_OK ? st : fail_with(p, st);
 }
@@ -175,12 +164,7 @@ static heddle_status refuse(hd_route *r, int reason, heddle_status st)
     return hd_comm_abort_with(r->comm, st == HEDDLE_OK ? hd_route_say_refusal(r, reason) : st);
 }
 
-static heddle_status start(hd_route *r, const void *src, void *dst, heddle_stream stream)
-{
-    int captures = 0;
-    heddle_status st = hd_route_look_at(&captures, r, stream);
-    return st != HEDDLE_OK || captures ? refuse(r, HD_REFUSED_NOT_EXECUTE, st) : go_beside(r->own, src, dst, stream);
-}
+const hd_late hd_push_late = {look, go_beside, fail_late, HD_DEVICE_GRACE_NS};
 
 /* --- what the device has reported --------------------------------------------------------------------------------- */
 
@@ -289,7 +273,7 @@ const hd_carrier hd_carrier_peer = {
     .counts_late = 1,
     .make = hd_push_make,
     .run = run,
-    .start = start,
+    .start = hd_route_start_late,
     .test = hd_route_test_late,
     .wait = hd_route_wait_late,
     .wait_on = hd_route_wait_on_late,

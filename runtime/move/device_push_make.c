@@ -5,11 +5,6 @@
 
 /* --- lists -------------------------------------------------------------------------------------------------------- */
 
-static int64_t deadline_ns(const hd_push *p)
-{
-    return hd_comm_deadline_ns(p->comm, p->spec->options.deadline_ms);
-}
-
 /* Of a launch that meets. Its blocks stay on the device while they wait, where nothing else fits beside them, and a few
  * fill the links between devices: 256 threads with 8 vectors each under way are 32 KiB, 32 such blocks 1 MiB, which is
  * what is on its way for 2 us at 450 GB/s. What stays here has its share besides. */
@@ -63,7 +58,8 @@ static heddle_status make_sums(hd_push_step *step, hd_push *p, const hd_parts *r
         slot_of[recv->part[i].peer] = part_at[i] - step->slots_at;
     }
     HD_TRY(hd_device_sums_make(&step->sums, recv, part_at, p->spec->elem_bytes, &p->memory_bytes));
-    st = hd_device_list_make(&step->unpack, p->device, step->sums.unpack, step->sums.nunpacks, 0, deadline_ns(p));
+    st = hd_device_list_make(&step->unpack, p->device, step->sums.unpack, step->sums.nunpacks, 0,
+                             hd_route_deadline_ns(p->route));
 out:
     hd_free(part_at);
     return st;
@@ -90,7 +86,7 @@ static heddle_status make_landing(hd_push_step *step, hd_push *p, const hd_parts
     }
     if (nboxes > 0) {
         step->slots_at = hd_device_reserve(&p->memory_bytes, p->spec->dst_bytes);
-        st = hd_device_list_make(&step->land, p->device, box, nboxes, 0, deadline_ns(p));
+        st = hd_device_list_make(&step->land, p->device, box, nboxes, 0, hd_route_deadline_ns(p->route));
     }
 out:
     hd_free(box);
@@ -126,7 +122,8 @@ static heddle_status make_pushes(hd_push_step *step, hd_push *p, int phase, cons
             }
         }
     }
-    HD_TRY(hd_device_list_make(&step->push, p->device, box, nboxes, meeting_blocks(p, step), deadline_ns(p)));
+    HD_TRY(hd_device_list_make(&step->push, p->device, box, nboxes, meeting_blocks(p, step),
+                               hd_route_deadline_ns(p->route)));
     st = p->news != NULL ? HEDDLE_OK : check_blocks(p, &step->push);
 out:
     hd_free(box);
@@ -140,7 +137,7 @@ static heddle_status make_meet(hd_push_step *step, hd_push *p, int phase, const 
                              .npeers = p->nranks,
                              .needs_ready = 1, /* what is written may still be read by what the stream has before */
                              .announces = 1,
-                             .deadline_ns = (uint64_t)(deadline_ns(p) - hd_now_ns()),
+                             .deadline_ns = (uint64_t)(hd_route_deadline_ns(p->route) - hd_now_ns()),
                              .abort_word = hd_comm_abort_word(p->comm),
                              .report = &p->report[phase]};
     for (int r = 0; r < p->nranks; r++) {
@@ -182,7 +179,7 @@ static heddle_status make_own(hd_push *p, told *mine)
     for (int i = 0; i < p->spec->nphases; i++) {
         const hd_transfer_spec *phase = &p->spec->phase[i].transfer;
         hd_push_step *step = &p->step[i];
-        HD_TRY(hd_device_list_of(&step->clear, p->device, phase->clear, deadline_ns(p)));
+        HD_TRY(hd_device_list_of(&step->clear, p->device, phase->clear, hd_route_deadline_ns(p->route)));
         if (phase->adds) {
             HD_TRY(make_sums(step, p, &phase->recv, mine->slot_of[i]));
         } else if (p->spec->phase[i].dst.in == HD_IN_DST && !hd_comm_shares_address_space(p->comm)) {

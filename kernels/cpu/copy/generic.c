@@ -4,29 +4,31 @@
 
 #include <string.h>
 
-HD_INLINE void run_memcpy(char *dst, const char *src, int64_t bytes, const char *ahead)
+HD_INLINE void run_memcpy(char *dst, const char *src, int64_t bytes, const char *ahead, int prefetch)
 {
     (void)ahead;
+    (void)prefetch;
     memcpy(dst, src, (size_t)bytes);
 }
 
 static void copy_memcpy(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
                         void *const *dst)
 {
-    hd_walk(lane, nlanes, nloops, count, src, dst, run_memcpy);
+    hd_walk(lane, nlanes, nloops, count, src, dst, hd_run_rows, run_memcpy, 0);
 }
 
 #if HD_X86
-HD_INLINE void run_movsb(char *dst, const char *src, int64_t bytes, const char *ahead)
+HD_INLINE void run_movsb(char *dst, const char *src, int64_t bytes, const char *ahead, int prefetch)
 {
     (void)ahead;
+    (void)prefetch;
     __asm__ volatile("rep movsb" : "+D"(dst), "+S"(src), "+c"(bytes) : : "memory");
 }
 
 static void copy_movsb(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
                        void *const *dst)
 {
-    hd_walk(lane, nlanes, nloops, count, src, dst, run_movsb);
+    hd_walk(lane, nlanes, nloops, count, src, dst, hd_run_rows, run_movsb, 0);
     /* Microcode may use stores without ownership inside; order them like other non-temporal stores. */
     __asm__ volatile("sfence" ::: "memory");
 }

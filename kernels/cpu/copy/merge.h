@@ -42,8 +42,9 @@ HD_INLINE void merge_lanes(const hd_rows *rows, int prefetch)
     }
 }
 
-HD_INLINE void merge_rows(const hd_rows *rows, int prefetch)
+HD_INLINE void merge_rows(const hd_rows *rows, hd_run_fn unused, int prefetch)
 {
+    (void)unused;
     if (rows->dst_stride[0] != rows->bytes[0] && lanes_chain(rows)) {
         merge_chain(rows, prefetch);
     } else {
@@ -51,28 +52,16 @@ HD_INLINE void merge_rows(const hd_rows *rows, int prefetch)
     }
 }
 
-HD_INLINE void merge_plain(const hd_rows *rows, hd_run_fn unused)
-{
-    (void)unused;
-    merge_rows(rows, 0);
-}
-
-HD_INLINE void merge_pf(const hd_rows *rows, hd_run_fn unused)
-{
-    (void)unused;
-    merge_rows(rows, 1);
-}
-
 static void copy_merge(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
                        void *const *dst)
 {
-    hd_walk_rows(lane, nlanes, nloops, count, src, dst, merge_plain, NULL);
+    hd_walk(lane, nlanes, nloops, count, src, dst, merge_rows, NULL, 0);
     _mm_sfence();
 }
 
 static void copy_merge_pf(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
                           void *const *dst)
 {
-    hd_walk_rows(lane, nlanes, nloops, count, src, dst, merge_pf, NULL);
+    hd_walk(lane, nlanes, nloops, count, src, dst, merge_rows, NULL, 1);
     _mm_sfence();
 }

@@ -24,7 +24,7 @@ HD_INLINE int64_t head_bytes(const char *dst, int64_t bytes)
     return head < bytes ? head : bytes;
 }
 
-HD_INLINE void run_stream(char *dst, const char *src, int64_t bytes, const char *ahead, int prefetch)
+HD_INLINE void run_nt(char *dst, const char *src, int64_t bytes, const char *ahead, int prefetch)
 {
     int64_t i = head_bytes(dst, bytes);
     if (i > 0) {
@@ -67,35 +67,19 @@ HD_INLINE void run_pages(char *dst, const char *src, int64_t bytes, int pages, i
             }
         }
     }
-    run_stream(dst + i, src + i, bytes - i, src + bytes, prefetch);
+    run_nt(dst + i, src + i, bytes - i, src + bytes, prefetch);
 }
 
-HD_INLINE void run_nt(char *dst, const char *src, int64_t bytes, const char *ahead)
-{
-    run_stream(dst, src, bytes, ahead, 0);
-}
-
-HD_INLINE void run_nt_pf(char *dst, const char *src, int64_t bytes, const char *ahead)
-{
-    run_stream(dst, src, bytes, ahead, 1);
-}
-
-HD_INLINE void run_nt8(char *dst, const char *src, int64_t bytes, const char *ahead)
+HD_INLINE void run_nt8(char *dst, const char *src, int64_t bytes, const char *ahead, int prefetch)
 {
     (void)ahead;
-    run_pages(dst, src, bytes, 8, 0);
+    run_pages(dst, src, bytes, 8, prefetch);
 }
 
-HD_INLINE void run_nt8_pf(char *dst, const char *src, int64_t bytes, const char *ahead)
+HD_INLINE void run_nt2(char *dst, const char *src, int64_t bytes, const char *ahead, int prefetch)
 {
     (void)ahead;
-    run_pages(dst, src, bytes, 8, 1);
-}
-
-HD_INLINE void run_nt2(char *dst, const char *src, int64_t bytes, const char *ahead)
-{
-    (void)ahead;
-    run_pages(dst, src, bytes, 2, 1);
+    run_pages(dst, src, bytes, 2, prefetch);
 }
 
 /* Whole aligned lines of one constant length: the row is straight code. */
@@ -117,15 +101,10 @@ HD_INLINE void run_lines(char *dst, const char *src, const char *ahead, int line
 }
 
 #define SHORT_RUN(lines)                                                                                               \
-    HD_INLINE void run_nt_##lines(char *dst, const char *src, int64_t bytes, const char *ahead)                        \
+    HD_INLINE void run_nt_##lines(char *dst, const char *src, int64_t bytes, const char *ahead, int prefetch)          \
     {                                                                                                                  \
         (void)bytes;                                                                                                   \
-        run_lines(dst, src, ahead, lines, 0);                                                                          \
-    }                                                                                                                  \
-    HD_INLINE void run_nt_pf_##lines(char *dst, const char *src, int64_t bytes, const char *ahead)                     \
-    {                                                                                                                  \
-        (void)bytes;                                                                                                   \
-        run_lines(dst, src, ahead, lines, 1);                                                                          \
+        run_lines(dst, src, ahead, lines, prefetch);                                                                   \
     }
 SHORT_RUNS(SHORT_RUN)
 
@@ -147,55 +126,51 @@ static int whole_lines(const hd_lane *lane, int nlanes, int nloops, void *const 
     return bits % HD_LINE_BYTES || bytes > 18 * HD_LINE_BYTES ? 0 : (int)(bytes / HD_LINE_BYTES);
 }
 
-static void copy_nt(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
-                    void *const *dst)
+HD_INLINE void walk_nt(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                       void *const *dst, int prefetch)
 {
     switch (whole_lines(lane, nlanes, nloops, dst)) {
 #define SHORT_CASE(lines)                                                                                              \
     case lines:                                                                                                        \
-        hd_walk(lane, nlanes, nloops, count, src, dst, run_nt_##lines);                                                \
+        hd_walk(lane, nlanes, nloops, count, src, dst, hd_run_rows, run_nt_##lines, prefetch);                         \
         break;
         SHORT_RUNS(SHORT_CASE)
 #undef SHORT_CASE
     default:
-        hd_walk(lane, nlanes, nloops, count, src, dst, run_nt);
+        hd_walk(lane, nlanes, nloops, count, src, dst, hd_run_rows, run_nt, prefetch);
     }
     _mm_sfence();
+}
+
+static void copy_nt(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                    void *const *dst)
+{
+    walk_nt(lane, nlanes, nloops, count, src, dst, 0);
 }
 
 static void copy_nt_pf(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
                        void *const *dst)
 {
-    switch (whole_lines(lane, nlanes, nloops, dst)) {
-#define SHORT_CASE(lines)                                                                                              \
-    case lines:                                                                                                        \
-        hd_walk(lane, nlanes, nloops, count, src, dst, run_nt_pf_##lines);                                             \
-        break;
-        SHORT_RUNS(SHORT_CASE)
-#undef SHORT_CASE
-    default:
-        hd_walk(lane, nlanes, nloops, count, src, dst, run_nt_pf);
-    }
-    _mm_sfence();
+    walk_nt(lane, nlanes, nloops, count, src, dst, 1);
 }
 
 static void copy_nt8(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
                      void *const *dst)
 {
-    hd_walk(lane, nlanes, nloops, count, src, dst, run_nt8);
+    hd_walk(lane, nlanes, nloops, count, src, dst, hd_run_rows, run_nt8, 0);
     _mm_sfence();
 }
 
 static void copy_nt8_pf(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
                         void *const *dst)
 {
-    hd_walk(lane, nlanes, nloops, count, src, dst, run_nt8_pf);
+    hd_walk(lane, nlanes, nloops, count, src, dst, hd_run_rows, run_nt8, 1);
     _mm_sfence();
 }
 
 static void copy_nt2(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
                      void *const *dst)
 {
-    hd_walk(lane, nlanes, nloops, count, src, dst, run_nt2);
+    hd_walk(lane, nlanes, nloops, count, src, dst, hd_run_rows, run_nt2, 1);
     _mm_sfence();
 }

@@ -50,7 +50,7 @@ HD_INLINE const char *prefetch_at(const char *src, int64_t done, int64_t bytes, 
     return to < bytes ? src + to : ahead + (to - bytes);
 }
 
-HD_INLINE void run_vec(char *dst, const char *src, int64_t bytes, const char *ahead, int prefetch)
+HD_INLINE void run_plain(char *dst, const char *src, int64_t bytes, const char *ahead, int prefetch)
 {
     int64_t i = 0;
     for (; i + BLOCK_BYTES <= bytes; i += BLOCK_BYTES) {
@@ -78,16 +78,6 @@ HD_INLINE void run_vec(char *dst, const char *src, int64_t bytes, const char *ah
     }
 }
 
-HD_INLINE void run_plain(char *dst, const char *src, int64_t bytes, const char *ahead)
-{
-    run_vec(dst, src, bytes, ahead, 0);
-}
-
-HD_INLINE void run_plain_pf(char *dst, const char *src, int64_t bytes, const char *ahead)
-{
-    run_vec(dst, src, bytes, ahead, 1);
-}
-
 /* Run lengths in lines, the last one perhaps a part of one, that get a row of their own: head dims of 64 to 128
  * elements and their halves. */
 #define SHORT_RUNS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(8) X(9) X(10) X(12) X(16) X(18)
@@ -106,13 +96,9 @@ HD_INLINE void run_short(char *dst, const char *src, int64_t bytes, const char *
 }
 
 #define SHORT_RUN(lines)                                                                                               \
-    HD_INLINE void run_plain_##lines(char *dst, const char *src, int64_t bytes, const char *ahead)                     \
+    HD_INLINE void run_plain_##lines(char *dst, const char *src, int64_t bytes, const char *ahead, int prefetch)       \
     {                                                                                                                  \
-        run_short(dst, src, bytes, ahead, lines, 0);                                                                   \
-    }                                                                                                                  \
-    HD_INLINE void run_plain_pf_##lines(char *dst, const char *src, int64_t bytes, const char *ahead)                  \
-    {                                                                                                                  \
-        run_short(dst, src, bytes, ahead, lines, 1);                                                                   \
+        run_short(dst, src, bytes, ahead, lines, prefetch);                                                            \
     }
 SHORT_RUNS(SHORT_RUN)
 #undef SHORT_RUN
@@ -133,32 +119,29 @@ static int common_lines(const hd_lane *lane, int nlanes)
     return bytes < HD_LINE_BYTES || bytes > 18 * HD_LINE_BYTES ? 0 : (int)((bytes + HD_LINE_BYTES - 1) / HD_LINE_BYTES);
 }
 
-static void copy_plain(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
-                       void *const *dst)
+HD_INLINE void walk_plain(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                          void *const *dst, int prefetch)
 {
     switch (common_lines(lane, nlanes)) {
 #define SHORT_CASE(lines)                                                                                              \
     case lines:                                                                                                        \
-        hd_walk_rows(lane, nlanes, nloops, count, src, dst, hd_run_short_rows, run_plain_##lines);                     \
+        hd_walk(lane, nlanes, nloops, count, src, dst, hd_run_short_rows, run_plain_##lines, prefetch);                \
         break;
         SHORT_RUNS(SHORT_CASE)
 #undef SHORT_CASE
     default:
-        hd_walk(lane, nlanes, nloops, count, src, dst, run_plain);
+        hd_walk(lane, nlanes, nloops, count, src, dst, hd_run_rows, run_plain, prefetch);
     }
+}
+
+static void copy_plain(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                       void *const *dst)
+{
+    walk_plain(lane, nlanes, nloops, count, src, dst, 0);
 }
 
 static void copy_plain_pf(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
                           void *const *dst)
 {
-    switch (common_lines(lane, nlanes)) {
-#define SHORT_CASE(lines)                                                                                              \
-    case lines:                                                                                                        \
-        hd_walk_rows(lane, nlanes, nloops, count, src, dst, hd_run_short_rows, run_plain_pf_##lines);                  \
-        break;
-        SHORT_RUNS(SHORT_CASE)
-#undef SHORT_CASE
-    default:
-        hd_walk(lane, nlanes, nloops, count, src, dst, run_plain_pf);
-    }
+    walk_plain(lane, nlanes, nloops, count, src, dst, 1);
 }

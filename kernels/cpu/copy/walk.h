@@ -20,8 +20,8 @@ enum {
     HD_SHORT_BYTES = 1024 /* of a lane in one go, where runs are shorter */
 };
 
-/* Copies one run. `ahead` is where this lane reads next (see hd_walk); kernels without prefetch ignore it. */
-typedef void (*hd_run_fn)(char *dst, const char *src, int64_t bytes, const char *ahead);
+/* Copies one run. `ahead` is where this lane reads next (see hd_rows.ahead), to be prefetched if that is asked for. */
+typedef void (*hd_run_fn)(char *dst, const char *src, int64_t bytes, const char *ahead, int prefetch);
 
 /* The lanes of one group that have anything to copy, at one step of the outer loops. */
 typedef struct hd_rows {
@@ -97,13 +97,13 @@ HD_INLINE int hd_no_steps(int nloops, const int64_t *count)
     return 0;
 }
 
-/* What is done with the rows at one step of the outer loops; `run` is the caller's own. */
-typedef void (*hd_rows_fn)(const hd_rows *rows, hd_run_fn run);
+/* What is done with the rows at one step of the outer loops; `run` and `prefetch` are the caller's own. */
+typedef void (*hd_rows_fn)(const hd_rows *rows, hd_run_fn run, int prefetch);
 
 /* All steps of all groups of lanes. `each` and `run` are inlined: a call through a pointer per row costs more than half
  * of what a short row takes. */
-HD_INLINE void hd_walk_rows(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
-                            void *const *dst, hd_rows_fn each, hd_run_fn run)
+HD_INLINE void hd_walk(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
+                       void *const *dst, hd_rows_fn each, hd_run_fn run, int prefetch)
 {
     if (hd_no_steps(nloops, count)) {
         return;
@@ -115,26 +115,26 @@ HD_INLINE void hd_walk_rows(const hd_lane *lane, int nlanes, int nloops, const i
         int64_t at[HD_MAX_LOOPS] = {0};
         do {
             hd_rows_point(&rows, lane, nouter, at, src, dst);
-            each(&rows, run);
+            each(&rows, run, prefetch);
         } while (hd_next_step(at, nouter, count));
     }
 }
 
-/* Lanes innermost. */
-HD_INLINE void hd_run_rows(const hd_rows *rows, hd_run_fn run)
+/* Every lane's run of every step, lanes innermost. */
+HD_INLINE void hd_run_rows(const hd_rows *rows, hd_run_fn run, int prefetch)
 {
     for (int64_t i = 0; i < rows->steps; i++) {
         for (int l = 0; l < rows->nlanes; l++) {
             const char *src = rows->src[l] + i * rows->src_stride[l];
             run(rows->dst[l] + i * rows->dst_stride[l], src, rows->bytes[l],
-                (const char *)((uintptr_t)src + (uintptr_t)rows->ahead[l]));
+                (const char *)((uintptr_t)src + (uintptr_t)rows->ahead[l]), prefetch);
         }
     }
 }
 
 /* A few steps of one lane, then as many of the next: what a lane needs stays in registers, which short runs in the
  * cache spend a third of their time on. Lanes that copy equally long runs. */
-HD_INLINE void hd_run_short_rows(const hd_rows *rows, hd_run_fn run)
+HD_INLINE void hd_run_short_rows(const hd_rows *rows, hd_run_fn run, int prefetch)
 {
     int64_t together = rows->bytes[0] < HD_SHORT_BYTES ? HD_SHORT_BYTES / rows->bytes[0] : 1;
     for (int64_t first = 0; first < rows->steps; first += together) {
@@ -143,19 +143,12 @@ HD_INLINE void hd_run_short_rows(const hd_rows *rows, hd_run_fn run)
             const char *src = rows->src[l] + first * rows->src_stride[l];
             char *dst = rows->dst[l] + first * rows->dst_stride[l];
             for (int64_t i = 0; i < steps; i++) {
-                run(dst, src, rows->bytes[l], (const char *)((uintptr_t)src + (uintptr_t)rows->ahead[l]));
+                run(dst, src, rows->bytes[l], (const char *)((uintptr_t)src + (uintptr_t)rows->ahead[l]), prefetch);
                 src += rows->src_stride[l];
                 dst += rows->dst_stride[l];
             }
         }
     }
-}
-
-/* Every lane's run of every step. */
-HD_INLINE void hd_walk(const hd_lane *lane, int nlanes, int nloops, const int64_t *count, const void *const *src,
-                       void *const *dst, hd_run_fn run)
-{
-    hd_walk_rows(lane, nlanes, nloops, count, src, dst, hd_run_rows, run);
 }
 
 #endif

@@ -141,7 +141,7 @@ heddle_status heddle_comm_poll(heddle_comm *comm)
     HD_TRY(hd_comm_wire_of(comm)->look(comm));
     const hd_device *device = hd_comm_device(comm);
     HD_TRY(device != NULL ? device->library->check(device->number) : HEDDLE_OK);
-    for (const hd_outlook *o = comm->root->outlooks; o != NULL && st == HEDDLE_OK; o = o->next) {
+    for (const hd_outlook *o = hd_watch_outlooks(comm->root->watch); o != NULL && st == HEDDLE_OK; o = o->next) {
         st = o->ask(o->arg);
     }
 out:
