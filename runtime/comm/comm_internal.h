@@ -100,9 +100,9 @@ heddle_status hd_comm_need_space(const heddle_comm *comm, heddle_space space, in
 
 /* Ranks of this host that reach one another (this one included), ascending. */
 int hd_comm_local_ranks(const heddle_comm *comm, const int **ranks);
-/* 1 where messages between ranks that are told not to reach one another have no transport to go by: all ranks sit on
- * this host, have links, and can read each other's heddle_buffer_alloc. */
-int hd_comm_stages_messages(const heddle_comm *comm);
+/* 1 where all ranks have links, also those that are told not to reach one another: they sit on this host, can read each
+ * other's heddle_buffer_alloc, and messages have no transport to go by. */
+int hd_comm_links_all(const heddle_comm *comm);
 /* 1 when ranks are threads of this process: every pointer is reachable as it is. */
 int hd_comm_shares_address_space(const heddle_comm *comm);
 pid_t hd_comm_peer_pid(const heddle_comm *comm, int rank);
@@ -170,7 +170,7 @@ typedef struct hd_wait {
     uint64_t key;            /* another one when anything has come since */
     int peer[HD_WAIT_PEERS]; /* one of them must do something before this rank does anything again */
     int npeers;              /* 0: not known */
-    int is_mail;             /* what they have sent may be on its way for some time */
+    int is_slow;             /* what they have sent may be on its way for some time */
     const char *call;        /* "an execution of a reshard" */
     const char *line;        /* NULL: none */
 } hd_wait;
@@ -210,7 +210,7 @@ void hd_comm_quiesce(heddle_comm *comm);
 int hd_comm_quiesce_devices(heddle_comm *comm);
 
 /* Messages between ranks that cannot reach one another (or all ranks with force_messages), by the transport: not where
- * messages are staged (hd_comm_stages_messages). Collective creation. */
+ * messages are staged (hd_comm_links_all). Collective creation. */
 typedef struct hd_exchange hd_exchange;
 heddle_status hd_exchange_create(hd_exchange **out, heddle_comm *comm, const heddle_message *messages, int nmessages);
 heddle_status hd_exchange_start(hd_exchange *exchange, const void *src, void *dst);

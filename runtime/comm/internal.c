@@ -86,7 +86,7 @@ int hd_comm_rests(const heddle_comm *comm, int round)
 
 heddle_status hd_comm_stand(heddle_comm *comm, const hd_wait *wait)
 {
-    hd_stand stand = {.key = wait->key, .is_slow = wait->is_mail};
+    hd_stand stand = {.key = wait->key, .is_slow = wait->is_slow};
     if (comm->root->ops->relax != NULL) {
         const int64_t now_ns = hd_now_ns();
         if (now_ns - comm->root->stood_ns < STAND_EVERY_NS) {
@@ -175,7 +175,7 @@ void hd_comm_quiesce(heddle_comm *comm)
     hd_group_quiesce(comm->group);
 }
 
-int hd_comm_stages_messages(const heddle_comm *comm)
+int hd_comm_links_all(const heddle_comm *comm)
 {
     return comm->ops == &hd_local_ops;
 }

@@ -105,7 +105,7 @@ out:
 
 heddle_status hd_link_create(hd_link **out, heddle_comm *comm)
 {
-    return hd_comm_stages_messages(comm) ? link_all(out, comm) : link_make(out, comm, comm->local, comm->nlocal);
+    return hd_comm_links_all(comm) ? link_all(out, comm) : link_make(out, comm, comm->local, comm->nlocal);
 }
 
 heddle_status hd_link_create_all(hd_link **out, heddle_comm *comm)

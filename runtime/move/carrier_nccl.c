@@ -19,8 +19,8 @@ static nccl *of(const hd_route *r)
 
 /* --- executing ---------------------------------------------------------------------------------------------------- */
 
-/* Its staging is used by one execution after another, whichever streams they are on; those in graphs are the caller's
- * to order. */
+/* Its phases' memory is used by one execution after another, whichever streams they are on; those in graphs are the
+ * caller's to order. */
 static heddle_status enqueue(hd_route *r, const void *src, void *dst, heddle_stream stream, int is_captured)
 {
     heddle_status st = HEDDLE_OK;

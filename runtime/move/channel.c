@@ -30,7 +30,7 @@ heddle_status hd_channel_create(hd_channel **out, heddle_comm *comm, const hd_ch
     snprintf(c->call, sizeof c->call, strcmp(options->what, "sendrecv") == 0 ? "a %s" : "an execution of a %s",
              options->what);
     c->alternates = 1;
-    c->stages_messages = hd_comm_stages_messages(comm);
+    c->links_all = hd_comm_links_all(comm);
     HD_TRY(hd_alloc((void **)&c->component, n, 1, "a channel"));
     HD_TRY(hd_alloc((void **)&c->src_at, n, sizeof *c->src_at, "a channel"));
     HD_TRY(hd_alloc((void **)&c->dst_at, n, sizeof *c->dst_at, "a channel"));

@@ -281,7 +281,7 @@ void hd_transfer_get_info(hd_transfer_info *out, const hd_transfer *t)
     *out = (hd_transfer_info){.bytes_near = t->bytes_near,
                               .bytes_messages = t->bytes_messages,
                               .messages = t->messages,
-                              .workspace_bytes = t->staging_bytes + t->mail.staging_bytes,
+                              .workspace_bytes = t->staging_bytes + t->mail.packed_bytes,
                               .any_near = t->any_near,
                               .any_messages = t->any_mail || t->any_staged,
                               .any_mail = t->any_mail,

@@ -132,14 +132,14 @@ void hd_device_list_free(hd_device_list *list)
 }
 
 heddle_status hd_device_list_run(const hd_device_list *list, hd_device_act act, void *dst, const void *src,
-                                 void *staging, heddle_stream stream)
+                                 void *memory, heddle_stream stream)
 {
     if (list->list == NULL) {
         return HEDDLE_OK;
     }
     const hd_device_kernels *kernels = list->device->library->kernels;
-    const void *const from[] = {src, staging};
-    void *const to[] = {dst, staging};
+    const void *const from[] = {src, memory};
+    void *const to[] = {dst, memory};
     const hd_device_move move = {
         .list = list->list, .list_on_device = list->on_device, .nsrc = 2, .ndst = 2, .src = from, .dst = to};
     int code = act == HD_DEVICE_COPY ? kernels->push(&move, stream) : kernels->clear(&move, stream);

@@ -17,7 +17,7 @@ typedef struct hd_device_list {
     int64_t bytes;
 } hd_device_list;
 
-/* Boxes whose bases are 0: the array, 1: the staging. A launch has as many blocks as its bytes are worth: most_blocks
+/* Boxes whose bases are 0: the array, 1: other memory. A launch has as many blocks as its bytes are worth: most_blocks
  * where it meets those of peers; 0: nobody waits for anybody in it, so only the device limits them. Waits for that one
  * until the deadline. */
 heddle_status hd_device_list_make(hd_device_list *out, hd_device *device, const hd_device_box *box, int nboxes,
@@ -26,9 +26,9 @@ heddle_status hd_device_list_make(hd_device_list *out, hd_device *device, const 
 heddle_status hd_device_list_of(hd_device_list *out, hd_device *device, const hd_copy *copy, int64_t deadline_ns);
 void hd_device_list_free(hd_device_list *list);
 typedef enum hd_device_act { HD_DEVICE_COPY, HD_DEVICE_CLEAR } hd_device_act;
-/* `device` is the current one. Of an array to another one; staging: what bases 1 are, on both sides, or NULL. */
+/* `device` is the current one. Of an array to another one; memory: what bases 1 are, on both sides, or NULL. */
 heddle_status hd_device_list_run(const hd_device_list *list, hd_device_act act, void *dst, const void *src,
-                                 void *staging, heddle_stream stream);
+                                 void *memory, heddle_stream stream);
 
 /* A copy that a rank makes for itself before the first transfer of an execution, or behind the last. Zeros: none. */
 typedef struct hd_local {

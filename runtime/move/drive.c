@@ -74,7 +74,7 @@ static int add(hd_wait *wait, const hd_channel *c, int peer)
     }
     wait->key = wait->key * 1099511628211u + (c->sequence << 20) + ((uint64_t)c->state << 16) + (uint64_t)c->waited +
                 ((uint64_t)peer << 40);
-    wait->is_mail |= c->state == HD_MOVE || c->state == HD_MAIL;
+    wait->is_slow |= c->state == HD_MOVE || c->state == HD_MAIL;
     wait->peer[wait->npeers++] = peer;
     return 1;
 }

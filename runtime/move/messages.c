@@ -42,22 +42,22 @@ static void survey_free(side_plan *side)
     HD_FREE_ALL(side->copy, side->peer, side->index);
 }
 
-/* Append one side's messages; through staging when `through_staging` is set. */
-static heddle_status append(hd_mail *mail, const hd_transfer *t, side_plan *side, int is_send, int through_staging)
+/* Append one side's messages. */
+static heddle_status append(hd_mail *mail, const hd_transfer *t, side_plan *side, int is_send, int is_packed)
 {
     heddle_status st = HEDDLE_OK;
     hd_side far = is_send ? HD_SIDE_DST : HD_SIDE_SRC;
     int64_t offset = 0;
-    if (through_staging && side->n > 0) {
+    if (is_packed && side->n > 0) {
         HD_TRY(hd_alloc_aligned((void **)(is_send ? &mail->send_packed : &mail->recv_packed), 4096, (size_t)side->bytes,
-                                "staging of messages"));
-        mail->staging_bytes += side->bytes;
+                                "packed messages"));
+        mail->packed_bytes += side->bytes;
     }
     for (int i = 0; i < side->n; i++) {
         hd_copy *copy = &side->copy[i];
         int64_t bytes = hd_copy_bytes(copy);
         heddle_message *m = &mail->message[mail->nmessages];
-        if (through_staging) {
+        if (is_packed) {
             hd_copy_make_dense(copy, far, offset);
             *m =
                 (heddle_message){.peer = side->peer[i], .is_send = is_send, .offset_bytes = offset, .run_bytes = bytes};
@@ -71,7 +71,7 @@ static heddle_status append(hd_mail *mail, const hd_transfer *t, side_plan *side
         offset += bytes;
     }
     mail->nsends += is_send ? side->n : 0;
-    if (through_staging && (is_send || !t->adds)) {
+    if (is_packed && (is_send || !t->adds)) {
         hd_lanes *lanes = is_send ? &mail->pack : &mail->unpack;
         HD_TRY(hd_lanes_build(lanes, side->copy, side->peer, side->n, is_send ? HD_SIDE_SRC : HD_SIDE_DST,
                               t->channel->rank, t->channel->nranks, HD_LONG_RUN_BYTES));
@@ -144,8 +144,8 @@ heddle_status hd_mail_begin(hd_transfer *t, const hd_leg *leg)
         hd_copy_clear(t->kernels, &t->clear, leg->dst);
     }
     if (mail->pack.nlanes > 0) {
-        void *staging = mail->send_packed;
-        hd_lanes_run(&mail->pack, &(hd_bases){.src = &leg->src, .dst = &staging});
+        void *packed = mail->send_packed;
+        hd_lanes_run(&mail->pack, &(hd_bases){.src = &leg->src, .dst = &packed});
     }
     return hd_exchange_start(mail->exchange, mail->send_packed != NULL ? mail->send_packed : leg->src,
                              mail->recv_packed != NULL ? mail->recv_packed : leg->dst);
@@ -164,8 +164,8 @@ heddle_status hd_mail_poll(hd_transfer *t, const hd_leg *leg)
         c->sent[mail->message[i].peer] += mail->message_bytes[i];
     }
     if (mail->unpack.nlanes > 0) {
-        const void *staging = mail->recv_packed;
-        hd_lanes_run(&mail->unpack, &(hd_bases){.src = &staging, .dst = &leg->dst});
+        const void *packed = mail->recv_packed;
+        hd_lanes_run(&mail->unpack, &(hd_bases){.src = &packed, .dst = &leg->dst});
     }
     return HEDDLE_OK;
 }

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Where a message lies: in the caller's array, or packed in the staging; and of which rank of comm the other end is. */
+/* Where a message lies: in the caller's array, or packed in the phase's memory; and which rank has the other end. */
 typedef struct place {
     int64_t at;
     int is_packed, peer;
@@ -13,10 +13,10 @@ struct hd_nccl_phase {
     hd_route *route;
     hd_nccl_batch batch;
     place *from, *to; /* of messages */
-    char *staging;
-    int64_t staging_bytes, bytes, packed_bytes;
+    char *memory;
+    int64_t memory_bytes, bytes, packed_bytes;
     hd_device_list clear, before, after;
-    hd_device_sums sums; /* in the staging */
+    hd_device_sums sums; /* in the memory */
 };
 
 /* While it is made. */
@@ -26,8 +26,8 @@ typedef struct making {
     int any_adds; /* on any rank */
     hd_device_box *before, *after;
     int nbefore, nafter;
-    int64_t own_at;   /* of the own part in the staging, where it is a term; -1: no such part */
-    int64_t *part_at; /* [recv.count] of terms, in the staging */
+    int64_t own_at;   /* of the own part in the memory, where it is a term; -1: no such part */
+    int64_t *part_at; /* [recv.count] of terms, in the memory */
 } making;
 
 /* The order in which the bytes of a part travel, the same at both ends. */
@@ -46,7 +46,7 @@ static hd_copy stream_of(const making *m, const hd_part *part)
 
 static int64_t pack(making *m, hd_copy copy)
 {
-    int64_t bytes = hd_copy_bytes(&copy), at = hd_device_reserve(&m->n->staging_bytes, bytes);
+    int64_t bytes = hd_copy_bytes(&copy), at = hd_device_reserve(&m->n->memory_bytes, bytes);
     hd_copy_make_dense(&copy, HD_SIDE_DST, at);
     m->before[m->nbefore++] = hd_device_box_of(&copy, 0, 1);
     m->n->packed_bytes += bytes;
@@ -84,7 +84,7 @@ static void add_sends(making *m)
 
 /* --- what is received --------------------------------------------------------------------------------------------- */
 
-/* From the staging to its place. */
+/* From the memory to its place. */
 static void unpack(making *m, hd_copy copy, int64_t at)
 {
     hd_copy_make_dense(&copy, HD_SIDE_SRC, at);
@@ -109,7 +109,7 @@ static void add_recvs(making *m)
         int64_t bytes = hd_copy_bytes(&copy);
         n->batch.recv[k] =
             (heddle_device_message){.bytes = bytes, .peer = hd_comm_rank_name(n->route->comm, part->peer)};
-        m->part_at[i] = packed ? hd_device_reserve(&n->staging_bytes, bytes) : whole.offset_bytes;
+        m->part_at[i] = packed ? hd_device_reserve(&n->memory_bytes, bytes) : whole.offset_bytes;
         n->to[k] = (place){m->part_at[i], packed, part->peer};
         n->batch.nrecvs++;
         if (packed && !adds) {
@@ -124,7 +124,7 @@ static heddle_status add_sums(making *m)
 {
     hd_nccl_phase *n = m->n;
     heddle_status st =
-        hd_device_sums_make(&n->sums, &m->spec->recv, m->part_at, n->route->spec.elem_bytes, &n->staging_bytes);
+        hd_device_sums_make(&n->sums, &m->spec->recv, m->part_at, n->route->spec.elem_bytes, &n->memory_bytes);
     for (int i = 0; i < n->sums.nunpacks; i++) {
         m->after[m->nafter] = n->sums.unpack[i];
         m->after[m->nafter++].src_base = 1;
@@ -164,8 +164,8 @@ static heddle_status make(making *m)
     HD_TRY(hd_device_list_of(&n->clear, n->route->device, m->spec->clear, deadline_ns));
     HD_TRY(hd_device_list_make(&n->before, n->route->device, m->before, m->nbefore, 0, deadline_ns));
     HD_TRY(hd_device_list_make(&n->after, n->route->device, m->after, m->nafter, 0, deadline_ns));
-    if (n->staging_bytes > 0) {
-        st = n->route->device->library->alloc((void **)&n->staging, n->route->device->number, (size_t)n->staging_bytes);
+    if (n->memory_bytes > 0) {
+        st = n->route->device->library->alloc((void **)&n->memory, n->route->device->number, (size_t)n->memory_bytes);
     }
 out:
     return st;
@@ -198,7 +198,7 @@ void hd_nccl_phase_destroy(hd_nccl_phase *n)
     hd_device_list_free(&n->before);
     hd_device_list_free(&n->after);
     hd_device_sums_free(&n->sums);
-    hd_device_free(n->route->device, n->staging);
+    hd_device_free(n->route->device, n->memory);
     HD_FREE_ALL(n->batch.send, n->batch.recv, n->from, n->to, n);
 }
 
@@ -207,7 +207,7 @@ void hd_nccl_phase_inform(hd_nccl_info *info, const hd_nccl_phase *n)
     info->bytes += n->bytes;
     info->messages += n->batch.nsends;
     info->packed_bytes += n->packed_bytes;
-    info->memory_bytes += n->staging_bytes + n->clear.bytes + n->before.bytes + n->after.bytes;
+    info->memory_bytes += n->memory_bytes + n->clear.bytes + n->before.bytes + n->after.bytes;
 }
 
 /* --- executing ---------------------------------------------------------------------------------------------------- */
@@ -216,10 +216,10 @@ static heddle_status exchange(hd_nccl_phase *n, const void *src, void *dst, hedd
 {
     hd_nccl_batch *l = &n->batch;
     for (int i = 0; i < l->nsends; i++) {
-        l->send[i].data = (void *)(uintptr_t)((n->from[i].is_packed ? n->staging : (const char *)src) + n->from[i].at);
+        l->send[i].data = (void *)(uintptr_t)((n->from[i].is_packed ? n->memory : (const char *)src) + n->from[i].at);
     }
     for (int i = 0; i < l->nrecvs; i++) {
-        l->recv[i].data = (n->to[i].is_packed ? n->staging : (char *)dst) + n->to[i].at;
+        l->recv[i].data = (n->to[i].is_packed ? n->memory : (char *)dst) + n->to[i].at;
     }
     return l->nsends + l->nrecvs > 0 ? hd_comm_nccl_exchange(n->route->comm, l, stream, is_captured) : HEDDLE_OK;
 }
@@ -227,11 +227,11 @@ static heddle_status exchange(hd_nccl_phase *n, const void *src, void *dst, hedd
 static heddle_status run(hd_nccl_phase *n, const void *src, void *dst, heddle_stream stream, int is_captured)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_device_list_run(&n->clear, HD_DEVICE_CLEAR, dst, src, n->staging, stream));
-    HD_TRY(hd_device_list_run(&n->before, HD_DEVICE_COPY, dst, src, n->staging, stream));
+    HD_TRY(hd_device_list_run(&n->clear, HD_DEVICE_CLEAR, dst, src, n->memory, stream));
+    HD_TRY(hd_device_list_run(&n->before, HD_DEVICE_COPY, dst, src, n->memory, stream));
     HD_TRY(exchange(n, src, dst, stream, is_captured));
-    HD_TRY(hd_device_sums_run(&n->sums, n->route->device, n->staging, dst, n->route->spec.dtype, stream));
-    st = hd_device_list_run(&n->after, HD_DEVICE_COPY, dst, src, n->staging, stream);
+    HD_TRY(hd_device_sums_run(&n->sums, n->route->device, n->memory, dst, n->route->spec.dtype, stream));
+    st = hd_device_list_run(&n->after, HD_DEVICE_COPY, dst, src, n->memory, stream);
 out:
     return st;
 }

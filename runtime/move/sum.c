@@ -5,7 +5,7 @@
 
 enum { STREAM_BYTES = 16384 }; /* of a row: a stream ends with a fence, which short ones would wait for */
 
-/* Where a term comes from: a linked peer's memory, read in place, or the staging of messages, where it lies dense. */
+/* Where a term comes from: a linked peer's memory, read in place, or packed messages, where it lies dense. */
 static void fill_term(hd_sum_term *term, const hd_transfer *t, int recv)
 {
     const hd_part *part = &t->recv.part[recv];

@@ -12,7 +12,7 @@ typedef struct hd_sum_term {
     int peer;
     int64_t offset_bytes;                  /* in the peer's array, or in own memory for a message */
     int64_t stride_bytes[HEDDLE_MAX_DIMS]; /* in the peer's array */
-    int is_message;                        /* lies dense at offset_bytes of the messages' receive staging */
+    int is_message;                        /* lies dense at offset_bytes of the packed messages */
 } hd_sum_term;
 
 /* Parts for the same place. */
@@ -30,7 +30,7 @@ typedef struct hd_sums {
     int nsums, nterms;
 } hd_sums;
 
-/* --- messages to and from ranks that cannot be reached (messages.c) ----------------------------------------------- */
+/* --- mail: messages by the transport (messages.c) ----------------------------------------------------------------- */
 
 typedef struct hd_mail {
     int is_packed;
@@ -40,7 +40,7 @@ typedef struct hd_mail {
     int64_t *recv_offset; /* [recv.count] in recv_packed */
     hd_exchange *exchange;
     char *send_packed, *recv_packed; /* NULL: in place */
-    int64_t staging_bytes;
+    int64_t packed_bytes;
     hd_lanes pack, unpack;
 } hd_mail;
 
@@ -124,7 +124,7 @@ struct hd_channel {
     int reaches_all;          /* its link does, whatever the options say about reaching */
     int alternates;           /* executions use the two slots in turn; 0: always the same one */
     hd_transfer *guard;       /* refusals go where its READY goes; NULL: none */
-    int stages_messages;      /* there is no transport for them: hd_comm_stages_messages */
+    int links_all;            /* hd_comm_links_all: there is no mail */
     int any_mail;             /* on any rank, in any transfer */
     int has_near;             /* this rank copies from or to the arrays of others, or they from or to its own */
     unsigned char *component; /* [nranks] 1: connected with this rank by copies, over any number of ranks */
@@ -168,7 +168,7 @@ static inline int hd_channel_near(const hd_channel *channel, int peer)
 /* Flags and staging lead there: also to ranks that are told to send messages, where no transport carries them. */
 static inline int hd_channel_linked(const hd_channel *channel, int peer)
 {
-    return channel->stages_messages || hd_channel_near(channel, peer);
+    return channel->links_all || hd_channel_near(channel, peer);
 }
 
 /* What view.moving says of a rank: that it copies, and how many arrays it has borrowed. */

@@ -209,7 +209,7 @@ HD_CASE(execute_only_enqueues)
     run_by_nccl(RANKS, goes_on, NULL);
 }
 
-/* On rank 1 the first stream is held: the second execution waits for the first, whose staging it uses, on both. */
+/* On rank 1 the first stream is held: the second execution waits for the first, whose memory it uses, on both. */
 static heddle_status on_two_streams(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;

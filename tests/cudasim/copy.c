@@ -6,7 +6,7 @@
 
 enum {
     HD_SIM_MAX_PITCH = INT32_MAX, /* cudaDevAttrMaxPitch of every device there is */
-    STAGED_BYTES = 64 << 10,      /* of pageable memory: so many are taken along */
+    ALONG_BYTES = 64 << 10,       /* of pageable memory: so many are taken along */
 };
 
 static void run_copy(hd_sim_op *op)
@@ -114,7 +114,7 @@ static cudaError_t copy(void *dst, size_t dst_pitch, const void *src, size_t src
     error = hd_sim_enqueue(stream, &op);
     copied += dst_is_device != src_is_device ? (int64_t)(width * height) : 0;
     if (error == cudaSuccess && (must_wait || dst_is_pageable || src_is_pageable) && !hd_sim_is_capturing(stream)) {
-        if (dst_is_pageable || (src_is_pageable && width * height > STAGED_BYTES)) {
+        if (dst_is_pageable || (src_is_pageable && width * height > ALONG_BYTES)) {
             hd_sim_keep_driver();
         }
         error = finish(stream);

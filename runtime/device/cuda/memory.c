@@ -56,12 +56,12 @@ static int is_pageable(const void *memory)
  * want. Where these are ranks for which the stream waits, nobody would go on: so it is waited for here. */
 static heddle_status come_to_pageable(const void *dst, const void *src, int64_t bytes, int device, heddle_stream stream)
 {
-    enum { STAGED_BYTES = 64 << 10 }; /* to the device CUDA takes so many along, and does not wait */
+    enum { ALONG_BYTES = 64 << 10 }; /* to the device CUDA takes so many along, and does not wait */
     const struct timespec nap = {.tv_nsec = 20000};
     void *event = NULL;
     int captures = 0, done = 0;
     heddle_status st = HEDDLE_OK;
-    if (!is_pageable(dst) && (bytes <= STAGED_BYTES || !is_pageable(src))) {
+    if (!is_pageable(dst) && (bytes <= ALONG_BYTES || !is_pageable(src))) {
         return HEDDLE_OK;
     }
     st = hd_cuda_stream_captures(&captures, device, stream);
