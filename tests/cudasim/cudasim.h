@@ -72,6 +72,7 @@ HD_SIM_EXPORT void hd_sim_set_unseen(int is_unseen);
 typedef struct hd_sim_traffic {
     char name[64];
     int64_t read_bytes, written_bytes;
+    int64_t loads, stores; /* how often, each of up to 16 bytes */
 } hd_sim_traffic;
 /* From now on kernels run one at a time and that is counted, or no longer. */
 HD_SIM_EXPORT void hd_sim_set_counted(int is_counted);

@@ -170,8 +170,8 @@ struct CUstream_st {
     uint64_t enqueued, finished;
     hd_sim_op *first, *last;
     const hd_sim_op *running;
-    hd_sim_place work; /* where its thread waits for it */
-    cudaStream_t next;
+    hd_sim_place work;              /* where its thread waits for it */
+    cudaStream_t next, handle;      /* handle: what programs know it by; NULL: a legacy stream */
     struct hd_sim_capture *capture; /* NULL: none */
     int lane;                       /* in it */
     char edge;

@@ -6,6 +6,9 @@
 
 static cudaStream_t streams; /* all, newest first */
 
+/* The handle of the stream that was destroyed last, whose work may go on: the next one's. NULL: none. */
+static cudaStream_t spare;
+
 /* What streams send goes to the device by a few connections, each of which hands on in the order in which things came:
  * what waits for its stream's turn keeps back all that came later, of other streams too. */
 static struct connection {
@@ -139,7 +142,7 @@ cudaStream_t hd_sim_stream(cudaStream_t handle)
         return legacy(hd_sim_device());
     }
     for (cudaStream_t s = streams; s != NULL; s = s->next) {
-        if (s == handle) {
+        if (s->handle == handle) {
             return s;
         }
     }
@@ -292,12 +295,15 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned int flags, 
         return hd_sim_result(cudaErrorInvalidValue);
     }
     hd_sim_lock();
-    *out = make(hd_sim_device(), 0, flags != cudaStreamNonBlocking);
-    if (*out != NULL) {
-        (*out)->priority = priority > 0 ? 0 : priority < GREATEST_PRIORITY ? GREATEST_PRIORITY : priority;
+    cudaStream_t stream = make(hd_sim_device(), 0, flags != cudaStreamNonBlocking);
+    if (stream != NULL) {
+        stream->handle = spare != NULL ? spare : malloc(1);
+        spare = NULL;
+        stream->priority = priority > 0 ? 0 : priority < GREATEST_PRIORITY ? GREATEST_PRIORITY : priority;
+        *out = stream->handle;
     }
     hd_sim_unlock();
-    return hd_sim_result(*out != NULL ? cudaSuccess : cudaErrorMemoryAllocation);
+    return hd_sim_result(stream != NULL ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned int flags)
@@ -323,8 +329,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle)
     hd_sim_lock();
     for (cudaStream_t *at = &streams; *at != NULL; at = &(*at)->next) {
         cudaStream_t s = *at;
-        if (s == handle && !s->is_legacy) {
+        if (handle != NULL && s->handle == handle) {
             *at = s->next;
+            free(spare);
+            spare = s->handle;
             s->is_closing = 1;
             connection_of(s)->streams--;
             hd_sim_call(&s->work);

@@ -10,7 +10,7 @@ enum { MOST_KERNELS = 4096 };
 /* A bit for every byte of devices' memory. */
 typedef struct seen {
     uint64_t *word;
-    int64_t bytes;
+    int64_t bytes, times;
 } seen;
 
 static _Atomic int counted;
@@ -60,6 +60,7 @@ static void note(seen *of, int64_t offset, uint64_t bytes)
     const uint64_t mask = (((uint64_t)1 << bytes) - 1) << (offset % 64);
     of->bytes += __builtin_popcountll(mask & ~of->word[offset / 64]);
     of->word[offset / 64] |= mask;
+    of->times++;
 }
 
 void hd_sim_note(int64_t offset, uint64_t bytes, int is_store)
@@ -69,7 +70,7 @@ void hd_sim_note(int64_t offset, uint64_t bytes, int is_store)
 
 static void forget(seen *of)
 {
-    of->bytes = 0;
+    of->bytes = of->times = 0;
     (void)madvise(of->word, hd_sim_span() / 8, MADV_DONTNEED);
 }
 
@@ -89,5 +90,7 @@ void hd_sim_count_end(const char *name)
     snprintf(of->name, sizeof of->name, "%s", name);
     of->read_bytes = reads.bytes;
     of->written_bytes = writes.bytes;
+    of->loads = reads.times;
+    of->stores = writes.times;
     hd_sim_unlock();
 }

@@ -192,6 +192,44 @@ HD_CASE(random_boxes_are_cleared)
     random_moves(0, 1);
 }
 
+/* Boxes of whole vectors of 16 bytes, at addresses that are less aligned: in the largest pieces that both allow. */
+HD_CASE(addresses_that_are_less_aligned)
+{
+    enum { BYTES = 4096 };
+    static const struct {
+        int src_shift, dst_shift, piece_bytes;
+    } rows[] = {{0, 0, 16}, {8, 0, 8}, {0, 8, 8}, {8, 4, 4}, {12, 0, 4}, {2, 0, 1}, {0, 1, 1}};
+    static unsigned char src[BYTES], got[BYTES];
+    begin();
+    random_bytes(src, BYTES);
+    const hd_device_box box = {.run_bytes = BYTES};
+    const size_t bytes = device->list_bytes(&box, 1, 1);
+    void *list = malloc(bytes);
+    device->list_make(list, &box, 1, 1);
+    void *there = on_device(list, bytes);
+    char *on_src = NULL, *on_dst = NULL;
+    OK(cudaMalloc((void **)&on_src, BYTES + 16));
+    OK(cudaMalloc((void **)&on_dst, BYTES + 16));
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const void *src_at[] = {on_src + rows[i].src_shift};
+        void *dst_at[] = {on_dst + rows[i].dst_shift};
+        OK(cudaMemcpyAsync(on_src + rows[i].src_shift, src, BYTES, cudaMemcpyHostToDevice, stream));
+        OK(cudaStreamSynchronize(stream));
+        hd_sim_set_counted(1);
+        OK(device->push(&(hd_device_move){list, there, 1, 1, src_at, dst_at, NULL}, stream));
+        OK(cudaMemcpyAsync(got, dst_at[0], BYTES, cudaMemcpyDeviceToHost, stream));
+        OK(cudaStreamSynchronize(stream));
+        assert_memory_equal(got, src, BYTES);
+        assert_int_equal(hd_sim_counted(0)->written_bytes, BYTES);
+        assert_int_equal(hd_sim_counted(0)->stores, BYTES / rows[i].piece_bytes);
+        hd_sim_set_counted(0);
+    }
+    OK(cudaFree(on_src));
+    OK(cudaFree(on_dst));
+    OK(cudaFree(there));
+    free(list);
+}
+
 /* The largest magnitude that is no NaN, as bits; 0: the dtype has none. */
 static uint64_t most_bits(heddle_dtype dtype)
 {
