@@ -24,6 +24,7 @@ import heddle
 import heddle.diffusers
 import heddle.torch as ht
 import torch
+from model_zoo import ZOO
 from test_torch_diffusers_planned import MODELS
 from test_torch_diffusers_video import DIMS, animated, decoder, stable_video, temporal_decoder
 from test_torch_explore_models import classified, divided, evoformer
@@ -84,7 +85,7 @@ def cases():
             "cosmos": plain(cosmos), "sana-video": plain(sana_video), "axial": plain(axial),
             "evoformer": plain(evoformer), "classified": plain(classified), "divided": plain(divided),
             **({"timesformer": plain(timesformer), "vivit": plain(vivit), "videomae": plain(videomae)}
-               if vivit else {})}
+               if vivit else {}), **{name: plain(made) for name, made in ZOO.items()}}
 
 
 def judged(name, make, ranks):

@@ -127,6 +127,72 @@ class Together(torch.nn.Module):
         return self.last(x[:, text.shape[1]:])
 
 
+class Language(torch.nn.Module):
+    """Words, along which alone rows can be cut: attention is torch's own, or in plain products."""
+
+    def __init__(self, is_plain):
+        super().__init__()
+        self.words, self.last = torch.nn.Embedding(20, WIDTH), torch.nn.Linear(WIDTH, 20)
+        self.layers = torch.nn.ModuleList(Joint() for _ in range(2))
+        for layer in self.layers:
+            layer.attention.is_plain = is_plain
+
+    def forward(self, words):
+        x = self.words(words)
+        for layer in self.layers:
+            x = layer(x)
+        return self.last(x)
+
+
+class Projected(Together):
+    """Of several texts each is projected by a module of a list, which mixes nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.texts = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x, text, places):
+        return super().forward(x, self.texts[0](text) + self.texts[1](text.sin()), places)
+
+
+class Near(torch.nn.Module):
+    """Attention of rows that are near one another, by a mask of all rows with all that every layer is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(Masked() for _ in range(2))
+
+    def forward(self, x):
+        at = torch.arange(x.shape[1])
+        mask = (at - at[:, None]).abs()[None, None] < 3
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
+class Masked(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.mlp = torch.nn.Linear(WIDTH, 3 * WIDTH), Mlp()
+
+    def forward(self, x, mask):
+        q, k, v = (y.unflatten(-1, (4, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        return self.mlp(x + F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2))
+
+
+class Windows(torch.nn.Module):
+    """Attention within windows of four by four, behind a convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.layers = torch.nn.Conv2d(3, WIDTH, 3, padding=1), torch.nn.ModuleList([Attention()])
+
+    def forward(self, x):
+        x = self.first(x).unflatten(3, (-1, 4)).unflatten(2, (-1, 4)).permute(0, 2, 4, 3, 5, 1)
+        y = self.layers[0](x.flatten(3, 4).flatten(0, 2)).reshape(x.shape)
+        return (x + y).permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)
+
+
 class OuterProduct(torch.nn.Module):
     """Of pairs of residues, over all sequences."""
 
@@ -197,6 +263,22 @@ def together():
     return Together(), dict(x=torch.randn(2, 11, WIDTH), text=torch.randn(2, 5, WIDTH), places=torch.randn(11, 3))
 
 
+def language():
+    return Language(False), dict(words=torch.randint(20, (2, 11)))
+
+
+def language_in_products():
+    return Language(True), dict(words=torch.randint(20, (2, 11)))
+
+
+def projected():
+    return Projected(), together()[1]
+
+
+def near():
+    return Near(), dict(x=torch.randn(2, 11, WIDTH))
+
+
 def evoformer():
     return Pairs(), dict(m=torch.randn(1, 5, 7, WIDTH), z=torch.randn(1, 7, 7, WIDTH))
 
@@ -228,6 +310,45 @@ def test_found_planned_and_proved(made):
         if pattern and kinds & {Attend, Gather, Switch}:
             fewer = [pair for pair in plan.steps if pair[0] != pattern]
             assert not ht.prove(model, fewer, ranks=2, gradients=False, **given), pattern
+
+
+@pytest.mark.parametrize("made,layout,why", (
+    (language, "s@sp/ulysses", ""), (classified, "s@sp/gather-kv", ""),
+    (together, "", "; the planner has no schedule of it: in 'layers.0' it cuts s or l, and no part of them"),
+    (language_in_products, "", "; the planner has no schedule of it: stage 'layers.0' cannot run as "
+                               "'layers.0=s@sp/local': local wants dim 's' whole, it is sharded over 3 ranks")))
+def test_a_plan_along_one_dim_has_a_schedule_or_says_why_not(made, layout, why):
+    torch.manual_seed(0)
+    model, given = made()
+    plan = ht.explore(model, **given).plan(model, "[sp=3]")
+    assert plan.proof and plan.why.endswith(why) and ("the planner has no schedule" in plan.why) == bool(why), plan.why
+    if layout:
+        assert [f"{stage.layout}/{stage.method}" for stage in plan.schedule.stages] == [layout] * 2, plan.schedule
+        assert plan.schedule.bytes_total > 0 and sum("s@sp" in line for line in plan.stages) == 2, str(plan)
+    else:
+        assert plan.schedule is None and plan.stages == [], str(plan)
+
+
+@pytest.mark.parametrize("made,words", ((projected, "rows of (l + s) are cut as one dim from 'layers.0' on"),
+                                        (near, "Attend(over='s'")))
+def test_lists_that_mix_nothing_and_masks_of_all_rows(made, words):
+    torch.manual_seed(0)
+    model, given = made()
+    plan = ht.explore(model, **given).plan(model, "[sp=3]")
+    assert words in str(plan) and "'mask'" not in str(plan), str(plan)
+    for ranks in (2, 4):
+        assert ht.prove(model, plan, ranks=ranks, **given), str(plan)
+
+
+def test_windows_that_are_not_understood():
+    torch.manual_seed(0)
+    model, given = Windows(), dict(x=torch.randn(1, 3, 8, 12))
+    try:
+        plan = ht.explore(model, **given).plan(model, "[sp=2]")
+    except heddle.UnsupportedError as error:
+        assert "Windows" in str(error)
+    else:
+        assert ht.prove(model, plan, ranks=3, **given), str(plan)
 
 
 def test_a_token_of_a_class_on_ranks(tmp_path):

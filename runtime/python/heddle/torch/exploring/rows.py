@@ -17,6 +17,14 @@ def words_of(text: str) -> Words:
     return found
 
 
+def is_of_pairs(text: str, only: str = "") -> bool:
+    """Are there two axes with rows of a dim (of this one alone)? So is a mask of all rows with all, which stays whole.
+    """
+    axes = [{dim for part in axis for dim in part if dim != "b" and not dim.isdecimal() and only in ("", dim)}
+            for axis in words_of(text)]
+    return len(set().union(*axes)) < sum(map(len, axes))
+
+
 class Fused:
     """`of[dim]` is the fused dim that a dim is a part of; `parts` the other way."""
 

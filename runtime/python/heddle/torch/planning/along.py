@@ -12,7 +12,7 @@ import torch
 from ...errors import UnsupportedError
 from ..attending import Attend
 from ..exploring.exploration import Exploration, Module
-from ..exploring.rows import words_of
+from ..exploring.rows import is_of_pairs, words_of
 from ..halo import Halo, Numbered
 from ..modules import Extent, Gather, Sizes, Split, Switch
 from ..sums import NORMS, Sums
@@ -40,15 +40,16 @@ def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: s
             except UnsupportedError:
                 continue
             drafts += [] if any(draft.steps == other.steps for other in drafts) else [draft]
-    for gathers in sorted({draft.gathers for draft in drafts}):
+    for wanted in sorted({draft.whole() for draft in drafts}):
         yield [Plan(merged(steps), f"{found.model}: {draft.dim} is cut all the way; {draft.said()}")
-               for draft in drafts if draft.gathers == gathers for steps in draft.ways()]
+               for draft in drafts if draft.whole() == wanted for steps in draft.ways()]
 
 
 class _Along:
     def __init__(self, found: Exploration, model: torch.nn.Module, dim: str, size: int, method: str, saved: int,
                  is_switching: bool):
         self.found, self.dim, self.gathers, self._is_switching = found, dim, 0, is_switching
+        self._pairs = 0  # modules that want the whole, since they make pairs of rows or take some
         self._size, self._method, self._saved = size, method, saved
         self.steps: Steps = []
         self._numbers: Steps = []
@@ -63,6 +64,10 @@ class _Along:
 
     def is_sequence(self) -> bool:
         return any(self.dim in text.replace("(", " ").replace(")", " ").split() for text in self.found[""].out.values())
+
+    def whole(self) -> Tuple[int, int]:
+        """How many modules want the whole. Those of pairs are whole blocks, so they count more."""
+        return self._pairs, self.gathers
 
     def said(self) -> str:
         kinds = [type(step).__name__ for _, step in self.steps]
@@ -94,7 +99,7 @@ class _Along:
         for call in calls:
             given = self.found[call.module].given
             self.steps += [(call.module, Split(at.name, self._text(given[at.name]), self.dim)) for at in call.given
-                           if not at.stages and self._has(given.get(at.name, ""))]
+                           if not at.stages and self._is_cut(given.get(at.name, ""))]
             extents = self.found[call.module].extents
             self.steps += [(call.module, Extent(name, self.dim)) for name, value in call.numbers.items()
                            if [dim for dim, extent in extents.items() if extent == value] == [self.dim]]
@@ -102,18 +107,19 @@ class _Along:
             self._visit(name)
         last = self.found[calls[-1].module] if calls else None
         return [(last.name, Gather(_place(name), self._text(text), self.dim)) for name, text in last.out.items()
-                if self._has(text)] if last else []
+                if self._is_cut(text)] if last else []
 
     def _model(self) -> Steps:
         root = self.found[""]
         self.steps = [("", Split(name, self._whole(text), self.dim))
-                      for name, text in sorted(root.given.items(), key=lambda each: "(" in each[1]) if self._has(text)]
+                      for name, text in sorted(root.given.items(), key=lambda each: "(" in each[1])
+                      if self._is_cut(text)]
         self.steps += [("", Extent(name, self.dim)) for name, value in self.found.given[1].items()
                        if type(value) is int and value == self.found.dims[self.dim] and self._unit == 1]
         if not self.steps:
             raise UnsupportedError(f"no argument has {self.dim}")
         ends = [("", Gather(_place(name), self._text(text), self.dim)) for name, text in root.out.items()
-                if self._has(text)]
+                if self._is_cut(text)]
         for name in self.found.children(""):
             self._visit(name)
         if not any(isinstance(step, (Attend, Halo, Sums, Switch)) for _, step in self.steps):
@@ -156,8 +162,8 @@ class _Along:
         call = next((call for call in self.found.flow.calls if call.module == name), None)
         for passed in call.given if call else ():
             words = words_of(self.found[name].given.get(passed.name, ""))
-            if any(axis == [(self.dim,)] and n % self._rows for axis, n in zip(words, passed.shape)) or sum(
-                    any(self.dim in part for part in axis) for axis in words) > 1:
+            if any(axis == [(self.dim,)] and n % self._rows for axis, n in zip(words, passed.shape)) or is_of_pairs(
+                    self.found[name].given.get(passed.name, ""), self.dim):
                 return False
         return True
 
@@ -170,10 +176,10 @@ class _Along:
         """What the module's own code does."""
         module.need_one_way()
         seen, name = module.dims[self.dim], module.name
-        given = [at for at, text in module.given.items() if self._has(text)]
-        out = [at for at, text in module.out.items() if self._has(text)]
+        given = [at for at, text in module.given.items() if self._is_cut(text)]
+        out = [at for at, text in module.out.items() if self._is_cut(text)]
         attentions = [each for each in self.found.flow.attentions if each.module == name]
-        if attentions and all(each.rows == each.keys == module.extents[self.dim] for each in attentions):
+        if attentions and all(each.rows == each.keys == module.extents.get(self.dim) for each in attentions):
             heads = min(each.kv_heads for each in attentions)
             auto = "ulysses" if heads >= self._size else "gather-kv"
             return [(name, Attend(self.dim, auto if self._method == "auto" else self._method, self._saved))]
@@ -191,6 +197,7 @@ class _Along:
         if switched:
             return switched
         self.gathers += 1
+        self._pairs += any(is_of_pairs(text, self.dim) for text in (*module.given.values(), *module.out.values()))
         return [*((name, Gather(at, self._text(module.given[at]), self.dim)) for at in given),
                 *((name, Split(_place(at), self._text(module.out[at]), self.dim)) for at in out)]
 
@@ -222,6 +229,9 @@ class _Along:
         if has == [from_]:
             return module, Gather(place, words, from_)
         return module, Split(place, words, to)
+
+    def _is_cut(self, text: str) -> bool:
+        return self._has(text) and not is_of_pairs(text, self.dim)
 
     def _has(self, text: str, dim: str = "") -> bool:
         return any((dim or self.dim) in part for axis in words_of(text) for part in axis)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tupl
 from ...errors import ArgumentError, UnsupportedError
 from ..attending import Attend
 from ..modules import Gather, Split
-from .plan import Plan
+from .plan import Plan, lines_of
 
 if TYPE_CHECKING:
     from ...schedule import Schedule
@@ -37,6 +37,7 @@ def _own_plans(draft: "Draft", schedule: "Schedule", size: int, method: str, sav
     heads = min(each.kv_heads for name in _attending(draft, main, text, alike) for each in name[1])
     chosen, why = _method(draft, schedule, method, heads, size) if not alike else (
         "gather-kv", f"gather-kv, since {alike} before them are alike on every rank")
+    is_so = {stage.method for stage in schedule.stages} == {chosen}  # else the planner is asked again
     for over, gather in itertools.product(orders, draft.gathers(main)):
         steps = _splits(draft, main, text, over)
         for module, calls in _attending(draft, main, text, alike):
@@ -46,7 +47,8 @@ def _own_plans(draft: "Draft", schedule: "Schedule", size: int, method: str, sav
                                          saved, alike)))
         steps.append(gather)
         yield Plan(merged([*draft.sizes(steps), *steps]),
-                   f"{draft.found.model}: rows of {' and '.join(over)} are cut, {why}", schedule=schedule)
+                   f"{draft.found.model}: rows of {' and '.join(over)} are cut, {why}",
+                   lines_of(schedule) if is_so else [], schedule if is_so else None)
 
 
 def _joined_plans(draft: "Draft", size: int, method: str, saved: int) -> Iterator[Plan]:

@@ -15,6 +15,7 @@ from ...schedule import Schedule
 from ..beside import apart
 from ..exploring.exploration import Exploration
 from ..exploring.flow import Call, Passed
+from ..exploring.rows import is_of_pairs
 from ..modules import Gather, Sizes
 from ..proving import Proof, prove
 from ..ranks import Dims
@@ -104,15 +105,23 @@ class _Search:
         from .attended import need_method  # which builds on this
         draft = Draft(self._found, self._model)
         need_method(draft, self._method)
-        if schedule is None:
-            schedule = draft.scheduled(self._mesh, machine, sizes, self._method)
-        plans = draft.plans(schedule, self._size, self._method, self._saved)
-        for plan in itertools.islice(plans, _TRIES_MAX):
-            proof = _proved(self._model, plan, self._found, min(self._size, 3))
-            if proof:
-                plan.proof = proof
-                return plan
-            self._tried.append((plan, proof))
+        refused: Optional[Error] = None
+        for draft.is_switching in draft.ways():
+            try:
+                plans = draft.plans(schedule or draft.scheduled(self._mesh, machine, sizes, self._method), self._size,
+                                    self._method, self._saved)
+                for plan in itertools.islice(plans, _TRIES_MAX):
+                    proof = _proved(self._model, plan, self._found, min(self._size, 3))
+                    if proof:
+                        plan.proof = proof
+                        return plan
+                    self._tried.append((plan, proof))
+            except (UnsupportedError, ArgumentError) as error:
+                if schedule is not None:
+                    raise
+                refused = refused or error
+        if refused is not None:
+            raise UnsupportedError(str(refused))
         return None
 
 
@@ -162,6 +171,13 @@ class Draft:
                      for stage in self.stages}
         self.is_switching = any(self.free.values())
 
+    def ways(self) -> List[bool]:
+        """Is the dim that is cut switched between stages? Where those that leave one free mix nothing (projections of
+        texts), rows may as well be cut once."""
+        mixes = [stage for stage in self.stages if set(stage.mixed) - {"b"}]
+        may_be_cut_once = bool(mixes) and not any(self.free[stage.name] for stage in mixes)
+        return [*([False] if may_be_cut_once else []), *([True] if any(self.free.values()) else [])] or [False]
+
     # --- what the planner decides -----------------------------------------------------------------------------------
     def scheduled(self, mesh: str, machine: Optional[MachineLike], sizes: str, method: str) -> Schedule:
         methods = None if self.is_switching else "" if method == "auto" else f"*={method}"
@@ -180,17 +196,20 @@ class Draft:
                                 f"{self.found.model} has: wanted one of heddle.plan(found.to_yaml(), ...)")
         for name, free in self.free.items():
             if found[name] not in (None, *free) and self.is_switching:
+                has = set(self.found[name].dims) & set(self.fused.parts.get(found[name] or "", ()))
+                how = "mixes it" if has else "has none of it"
                 raise ArgumentError(f"the schedule of {schedule.model} cuts '{found[name]}' in stage '{name}', which "
-                                    f"mixes it: free there are {' '.join(free) or 'none'}")
+                                    f"{how}: free there are {' '.join(free) or 'none'}")
         return found
 
     # --- tensors of calls -------------------------------------------------------------------------------------------
     def tensors(self, call: Call, side: str) -> List[_At]:
+        """But for those of all rows with all, which are whole."""
         module = self.found.modules.get(call.module)
         texts = {} if module is None else module.given if side == "given" else {
             f"output.{name}" if name else "output": text for name, text in module.out.items()}
         return [_At(passed, *self.fused.text(texts[passed.name])) for passed in getattr(call, side)
-                if passed.name in texts]
+                if passed.name in texts and not is_of_pairs(texts[passed.name])]
 
     def plans(self, schedule: Schedule, size: int, method: str, saved: int) -> Iterator[Plan]:
         from .attended import attended_plans  # which builds on this

@@ -1,7 +1,7 @@
 """Between the planner's schedules and plans, both ways."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 import torch
 
@@ -58,16 +58,15 @@ def _layouts(found: Exploration, model: torch.nn.Module, steps: Any, seen: Watch
         made = next((each for each in seen.seen if each.side == "made" and each.module == stage.name), None)
         cut = sorted(next((x.cut for x in made.held if x.cut), ()) if made else ())
         names = [name for name, extent in extents.items() for mine in cut if extent == seen.sizes[mine] and name != "b"]
-        method = _method(model, steps, stage.name)
-        layouts[stage.name] = f"{names[0]}@{axis}/{method}" if names else "*/local"
+        attend = _attend(model, steps, stage.name)
+        names += [attend.over] if attend and attend.over in extents else []  # rows beside those that are alike
+        layouts[stage.name] = f"{names[0]}@{axis}/{attend.method if attend else 'local'}" if names else "*/local"
     return layouts
 
 
-def _method(model: torch.nn.Module, steps: Any, stage: str) -> str:
+def _attend(model: torch.nn.Module, steps: Any, stage: str) -> Optional[Attend]:
     """Of attention in it."""
     names = {id(module): name for name, module in model.named_modules()}
-    methods: List[str] = [
-        step.method for pattern, each in pairs_of(steps)
-        for step in (each if isinstance(each, (list, tuple)) else [each]) if isinstance(step, Attend) and any(
-            f"{names[id(module)]}.".startswith(f"{stage}.") for module in matching(model, pattern))]
-    return methods[0] if methods else "local"
+    return next((step for pattern, each in pairs_of(steps)
+                 for step in (each if isinstance(each, (list, tuple)) else [each]) if isinstance(step, Attend) and any(
+                     f"{names[id(module)]}.".startswith(f"{stage}.") for module in matching(model, pattern))), None)
