@@ -240,13 +240,14 @@ HD_CASE(events_are_for_threads)
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
 /* Call `first` from the beginning fails, or call `then` from where the device is attached; 0: none. */
-static heddle_status attaches_and_moves(heddle_comm *comm, const device_sim *sim, int first, int then)
+static heddle_status attaches_and_moves(heddle_comm *comm, const char *where, const device_sim *sim, int first,
+                                        int then)
 {
     device_fixture f = {0}, g = {0};
     if (sim != NULL) {
         sim->fail_at(first, 999);
     }
-    heddle_status st = heddle_comm_attach_device(comm, "cuda", HEDDLE_WIRE_AUTO);
+    heddle_status st = heddle_comm_attach_device(comm, where, HEDDLE_WIRE_AUTO);
     if (sim != NULL) {
         sim->fail_at(st == HEDDLE_OK ? then : 0, 999);
     }
@@ -294,7 +295,7 @@ static heddle_status each_fails(heddle_comm *comm, void *arg)
         HD_TRY(heddle_comm_join(&own, key, rank, 2, &options));
         const int nth = rank == 1 ? n : 0, is_late = n / STEP % 2;
         const int64_t began_ns = hd_now_ns();
-        st = attaches_and_moves(own, &sim, is_late ? 0 : nth, is_late ? nth : 0);
+        st = attaches_and_moves(own, "cuda", &sim, is_late ? 0 : nth, is_late ? nth : 0);
         sim.fail_at(0, 0);
         failed += st != HEDDLE_OK;
         elsewhere += st == HEDDLE_OK && strstr(heddle_comm_describe(own), "wire host (not peer: ") != NULL;
@@ -319,7 +320,7 @@ HD_CASE(every_call_can_fail)
 /* --- pids --------------------------------------------------------------------------------------------------------- */
 
 /* In a container of its own, whose first process this is. */
-static int in_container(const char *key, int rank)
+static int in_container(const char *key, int rank, const char *where)
 {
     heddle_status st = HEDDLE_OK;
     heddle_comm *comm = NULL;
@@ -328,7 +329,7 @@ static int in_container(const char *key, int rank)
     options.deadline_ms = (int)(hd_test_limit_ns(5) / 1000000);
     CHECK(getpid() == 1);
     HD_TRY(heddle_comm_join(&comm, key, rank, 2, &options));
-    st = attaches_and_moves(comm, NULL, 0, 0);
+    st = attaches_and_moves(comm, where, NULL, 0, 0);
 out:
     if (st != HEDDLE_OK) {
         fprintf(stderr, "rank %d: %s\n", rank, heddle_last_error());
@@ -338,8 +339,8 @@ out:
 }
 
 /* Both ranks are process 1, and the other one's addresses are not one's own: its memory is mapped, or another wire is
- * taken. */
-HD_CASE(equal_pids_are_two_processes)
+ * taken. Of ranks of one process that share a device nobody asks whether stores arrive. */
+static void in_two_containers(const char *where)
 {
     char key[40];
     snprintf(key, sizeof key, "one-%d", (int)getpid());
@@ -350,7 +351,7 @@ HD_CASE(equal_pids_are_two_processes)
             int status = LACKS_NAMESPACE << 8;
             const pid_t first = unshare(CLONE_NEWPID) == 0 ? fork() : -1;
             if (first == 0) {
-                _exit(in_container(key, rank));
+                _exit(in_container(key, rank, where));
             }
             _exit(first > 0 && waitpid(first, &status, 0) != first ? 1 : WIFEXITED(status) ? WEXITSTATUS(status) : 1);
         }
@@ -363,4 +364,10 @@ HD_CASE(equal_pids_are_two_processes)
         }
         assert_int_equal(WEXITSTATUS(status), 0);
     }
+}
+
+HD_CASE(equal_pids_are_two_processes)
+{
+    in_two_containers("cuda");
+    in_two_containers("cuda:0");
 }
