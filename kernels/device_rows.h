@@ -50,6 +50,10 @@ typedef struct hd_device_heads {
     const float *cos_sin;  /* [extent][d / 2][2] by which pairs turn; NULL: they do not */
     int64_t inner, extent; /* row r is at position r / inner % extent */
     int64_t to_stride;     /* of the rows that norm_rotate's results go to; 0: row_stride */
+    /* As many vectors again, `second_at` elements behind the first ones of a row, with a weight of their own; 0: there
+     * are none. */
+    int64_t second_at;
+    const float *second_weight;
 } hd_device_heads;
 
 /* Sums over rows, column by column: of src, and, where other is given, of src (other - mean) / deviation. */

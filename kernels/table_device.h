@@ -137,9 +137,9 @@ typedef struct hd_device_kernels {
     /* active = gelu(src); dy, a gradient of that, becomes one of src; all of one type */
     int (*gelu_back)(void *dy, void *active, const void *src, heddle_dtype dtype, int64_t elems, void *stream);
     /* In place on dy, which lies as src, what norm_rotate began with; src and dweight may be NULL without weight.
-     * dweight[d] += */
-    int (*norm_rotate_back)(const hd_device_heads *of, void *dy, const void *src, float *dweight, void *scratch,
-                            void *stream);
+     * dweight[0][d] +=, and of the second vectors dweight[1][d] */
+    int (*norm_rotate_back)(const hd_device_heads *of, void *dy, const void *src, float *const dweight[2],
+                            void *scratch, void *stream);
     size_t (*norm_rotate_back_bytes)(const hd_device_heads *of); /* of scratch */
     /* dst[sample][n] += sums of src, dst_times[sample][n] += those with other; either may be NULL: it is not
      * wanted. Samples lie dst_stride elements apart */

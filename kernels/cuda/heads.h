@@ -14,14 +14,34 @@ HD_DEV int hd_heads_pieces(heddle_dtype dtype)
 }
 
 typedef struct hd_heads_args {
-    uint32_t vectors;
+    uint32_t vectors; /* of a set */
     int32_t d;
     hd_divisor heads, inner, extent;
     int64_t row_stride;
-    const float *weight, *cos_sin;
+    const float *weight[2], *cos_sin; /* of each set */
+    int64_t second_at;
     float inverse_d;
-    int is_whole, is_whole_vector, unused;
+    int is_whole, is_whole_vector;
+    uint32_t blocks; /* of a set: those of the second come behind those of the first */
 } hd_heads_args;
+
+/* What a block has: vectors of one set, as the only ones of its launch would be. */
+typedef struct hd_heads_set {
+    int which;
+    uint32_t block; /* of `blocks` */
+    int64_t at;     /* element of a row */
+    const float *weight;
+} hd_heads_set;
+
+HD_DEV hd_heads_set hd_heads_set_of(const hd_heads_args *of)
+{
+    hd_heads_set set;
+    set.which = HD_BLOCK >= of->blocks;
+    set.block = HD_BLOCK - (set.which ? of->blocks : 0);
+    set.at = set.which ? of->second_at : 0;
+    set.weight = set.which ? of->weight[1] : of->weight[0];
+    return set;
+}
 
 /* Where vector n, which is of that row, begins, in elements. */
 HD_DEV int64_t hd_heads_at(const hd_heads_args *of, uint32_t row, uint32_t n)
@@ -42,12 +62,13 @@ typedef struct hd_heads_place {
     int32_t d;         /* its elements; 0: it is not there */
 } hd_heads_place;
 
-HD_DEV hd_heads_place hd_heads_place_of(const hd_heads_args *of, uint32_t n, heddle_dtype dtype)
+HD_DEV hd_heads_place hd_heads_place_of(const hd_heads_args *of, const hd_heads_set *set, uint32_t n,
+                                        heddle_dtype dtype)
 {
     const uint32_t row = hd_divide(&of->heads, n);
     hd_heads_place p;
     p.row = row;
-    p.begin = hd_heads_at(of, row, n) * hd_elem_bytes(dtype);
+    p.begin = (set->at + hd_heads_at(of, row, n)) * hd_elem_bytes(dtype);
     p.position = of->cos_sin != 0 ? hd_heads_position(of, row) : 0;
     p.d = n < of->vectors ? of->d : 0;
     return p;
@@ -123,12 +144,18 @@ static inline int hd_heads_are_right(const hd_device_heads *of)
 {
     const int is_float = of->dtype == HEDDLE_F32 || of->dtype == HEDDLE_BF16 || of->dtype == HEDDLE_F16;
     return is_float && of->rows >= 0 && of->heads >= 1 && of->rows <= INT32_MAX / of->heads && of->d >= 2 &&
-           of->d % 2 == 0 && of->d <= HD_DEVICE_MOST_WIDTH &&
+           of->d % 2 == 0 && of->d <= HD_DEVICE_MOST_WIDTH && (of->second_weight == NULL || of->weight != NULL) &&
            (of->cos_sin == NULL ||
             (of->inner >= 1 && of->inner <= INT32_MAX && of->extent >= 1 && of->extent <= INT32_MAX));
 }
 
-static inline hd_heads_args hd_heads_of(const hd_device_heads *of, const void *x)
+/* Blocks that each have as many vectors as they have room for, of a set. */
+static inline unsigned hd_heads_blocks(const hd_device_heads *of)
+{
+    return (unsigned)((of->rows * of->heads + HD_HEADS_OF_BLOCK - 1) / HD_HEADS_OF_BLOCK);
+}
+
+static inline hd_heads_args hd_heads_of(const hd_device_heads *of, const void *x, unsigned blocks)
 {
     const int64_t per = of->dtype == HEDDLE_F32 ? 4 : 8;
     hd_heads_args a;
@@ -138,18 +165,21 @@ static inline hd_heads_args hd_heads_of(const hd_device_heads *of, const void *x
     a.inner = hd_divisor_of(of->cos_sin != NULL ? of->inner : 1);
     a.extent = hd_divisor_of(of->cos_sin != NULL ? of->extent : 1);
     a.row_stride = of->row_stride;
-    a.weight = of->weight;
+    a.weight[0] = of->weight;
+    a.weight[1] = of->second_weight;
     a.cos_sin = of->cos_sin;
+    a.second_at = of->second_at;
     a.inverse_d = 1.0f / (float)of->d;
-    a.unused = 0;
-    a.is_whole = of->d % per == 0 && of->row_stride % per == 0 && hd_is_aligned(x);
-    a.is_whole_vector = of->d % per == 0 && hd_is_aligned(of->weight) && hd_is_aligned(of->cos_sin);
+    a.is_whole = of->d % per == 0 && (of->row_stride | of->second_at) % per == 0 && hd_is_aligned(x);
+    a.is_whole_vector =
+        of->d % per == 0 && hd_is_aligned(of->weight) && hd_is_aligned(of->second_weight) && hd_is_aligned(of->cos_sin);
+    a.blocks = blocks;
     return a;
 }
 
-static inline unsigned hd_heads_blocks(const hd_device_heads *of)
+static inline unsigned hd_heads_sets(const hd_device_heads *of)
 {
-    return (unsigned)((of->rows * of->heads + HD_HEADS_OF_BLOCK - 1) / HD_HEADS_OF_BLOCK);
+    return of->second_at > 0 ? 2 : 1;
 }
 
 #endif

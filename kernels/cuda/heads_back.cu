@@ -9,7 +9,8 @@ typedef struct rotate_back_args {
     hd_heads_args of;
     char *dy;
     const char *src; /* may be NULL without weight */
-    float *part;     /* [blocks][d] */
+    float *part;     /* [blocks of a set][sets][d] */
+    int64_t sets;
 } rotate_back_args;
 
 typedef struct rotate_back_memory {
@@ -39,8 +40,8 @@ HD_DEV void turned_back(float *g, const rotate_back_args *a, const hd_heads_plac
 
 /* n = x / rms, dweight += dy n, dx = (dy w - n mean(dy w n)) / rms. What a second pass makes again takes no
  * registers. */
-HD_DEV void normed_back(const rotate_back_args *a, const hd_heads_place *place, const rotate_back_lane *lane,
-                        rotate_back_sums dweight, heddle_dtype dtype, int is_whole)
+HD_DEV void normed_back(const rotate_back_args *a, const float *weights, const hd_heads_place *place,
+                        const rotate_back_lane *lane, rotate_back_sums dweight, heddle_dtype dtype, int is_whole)
 {
     const int per = hd_piece_elems(dtype);
     const float inverse = hd_heads_inverse(&a->of, lane->x, place, dtype);
@@ -53,7 +54,7 @@ HD_DEV void normed_back(const rotate_back_args *a, const hd_heads_place *place, 
             if (at < place->d) {
                 float g[HD_PIECE_MOST], weight[HD_PIECE_MOST];
                 turned_back(g, a, place, &lane->dy[m], at, dtype, is_whole);
-                hd_floats_load(weight, a->of.weight + at, place->d - at, per, is_whole);
+                hd_floats_load(weight, weights + at, place->d - at, per, is_whole);
                 HD_UNROLL
                 for (int i = 0; i < per; i++) {
                     const float n = hd_mul(hd_piece_get(&lane->x[m], i, dtype), inverse);
@@ -89,7 +90,7 @@ HD_DEV void rotated_back(const rotate_back_args *a, const hd_heads_place *place,
 }
 
 /* Of the block: its warps in their order, and in each the vectors that lanes had. */
-HD_DEV void store_part(const rotate_back_args *a, rotate_back_sums dweight, heddle_dtype dtype)
+HD_DEV void store_part(const rotate_back_args *a, const hd_heads_set *set, rotate_back_sums dweight, heddle_dtype dtype)
 {
     const int per = hd_piece_elems(dtype);
     HD_SHARED(rotate_back_memory, memory);
@@ -113,28 +114,29 @@ HD_DEV void store_part(const rotate_back_args *a, rotate_back_sums dweight, hedd
         for (int warp = 1; warp < HD_ROWS_WARPS; warp++) {
             sum = sum + memory->sum[warp][HD_THREAD];
         }
-        hd_store_4(a->part + (int64_t)HD_BLOCK * a->of.d + HD_THREAD, hd_f32_bits(sum));
+        hd_store_4(a->part + (set->block * a->sets + set->which) * a->of.d + HD_THREAD, hd_f32_bits(sum));
     }
 }
 
 HD_DEV void heads_back(const rotate_back_args *a, heddle_dtype dtype, int is_whole)
 {
-    const uint32_t step = HD_BLOCKS * HD_HEADS_OF_BLOCK;
+    const hd_heads_set set = hd_heads_set_of(&a->of);
+    const uint32_t step = a->of.blocks * HD_HEADS_OF_BLOCK;
     rotate_back_sums dweight = {{0}};
     /* as many turns for all of a block: the lanes of a warp come to its sums together */
-    for (uint32_t first = HD_BLOCK * HD_HEADS_OF_BLOCK; first < a->of.vectors; first += step) {
-        const hd_heads_place place = hd_heads_place_of(&a->of, first + HD_THREAD / HD_HEADS_LANES, dtype);
+    for (uint32_t first = set.block * HD_HEADS_OF_BLOCK; first < a->of.vectors; first += step) {
+        const hd_heads_place place = hd_heads_place_of(&a->of, &set, first + HD_THREAD / HD_HEADS_LANES, dtype);
         rotate_back_lane lane;
         hd_heads_take(lane.dy, a->dy, &place, dtype, is_whole);
-        if (a->of.weight != 0) {
+        if (set.weight != 0) {
             hd_heads_take(lane.x, a->src, &place, dtype, is_whole);
-            normed_back(a, &place, &lane, dweight, dtype, is_whole);
+            normed_back(a, set.weight, &place, &lane, dweight, dtype, is_whole);
         } else {
             rotated_back(a, &place, &lane, dtype, is_whole);
         }
     }
-    if (a->of.weight != 0) {
-        store_part(a, dweight, dtype);
+    if (set.weight != 0) {
+        store_part(a, &set, dweight, dtype);
     }
 }
 
@@ -153,20 +155,21 @@ static unsigned parts_of(const hd_device_heads *of)
 
 size_t hd_heads_back_bytes(const hd_device_heads *of)
 {
-    return hd_heads_are_right(of) && of->weight != NULL ? (size_t)parts_of(of) * (size_t)of->d * 4 : 0;
+    return hd_heads_are_right(of) && of->weight != NULL ? (size_t)parts_of(of) * hd_heads_sets(of) * (size_t)of->d * 4
+                                                        : 0;
 }
 
 static int back_stage(const hd_device_heads *of, void *dy, const void *src, void *scratch, void *stream)
 {
-    rotate_back_args a = {hd_heads_of(of, dy), (char *)dy, (const char *)src, (float *)scratch};
+    rotate_back_args a = {hd_heads_of(of, dy, parts_of(of)), (char *)dy, (const char *)src, (float *)scratch,
+                          (int64_t)hd_heads_sets(of)};
     a.of.is_whole = a.of.is_whole && hd_is_aligned(src);
-    HD_ROWS_LAUNCH_OF(norm_rotate_back, of->dtype, parts_of(of), &a, stream);
+    HD_ROWS_LAUNCH_OF(norm_rotate_back, of->dtype, hd_heads_sets(of) * parts_of(of), &a, stream);
 }
 
-int hd_heads_norm_rotate_back(const hd_device_heads *of, void *dy, const void *src, float *dweight, void *scratch,
-                              void *stream)
+int hd_heads_norm_rotate_back(const hd_device_heads *of, void *dy, const void *src, float *const dweight[2],
+                              void *scratch, void *stream)
 {
-    float *const to[2] = {dweight, NULL};
     if (!hd_heads_are_right(of)) {
         return (int)cudaErrorInvalidValue;
     }
@@ -174,7 +177,7 @@ int hd_heads_norm_rotate_back(const hd_device_heads *of, void *dy, const void *s
     if (error != 0 || of->weight == NULL || of->rows == 0) {
         return error;
     }
-    return hd_columns_add_parts((float *)scratch, 1, parts_of(of), 1, of->d, to, 0, stream);
+    return hd_columns_add_parts((float *)scratch, 1, parts_of(of), hd_heads_sets(of), of->d, dweight, 0, stream);
 }
 
 int hd_heads_back_load(void)

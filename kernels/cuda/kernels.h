@@ -40,8 +40,8 @@ int hd_rows_norm_back(const hd_device_rows *of, void *dx, const void *src, const
 int hd_elements_gelu_back(void *dy, void *active, const void *src, heddle_dtype dtype, int64_t elems, void *stream);
 
 int hd_heads_back_load(void);
-int hd_heads_norm_rotate_back(const hd_device_heads *of, void *dy, const void *src, float *dweight, void *scratch,
-                              void *stream);
+int hd_heads_norm_rotate_back(const hd_device_heads *of, void *dy, const void *src, float *const dweight[2],
+                              void *scratch, void *stream);
 size_t hd_heads_back_bytes(const hd_device_heads *of);
 
 int hd_columns_load(void);

@@ -5,7 +5,7 @@
 
 /* --- arrays ------------------------------------------------------------------------------------------------------- */
 
-static heddle_status check_place(const hd_device *device, const void *at, const char *name, const char *function)
+static heddle_status check_place(hd_device *device, const void *at, const char *name, const char *function)
 {
     hd_stray stray = HD_STRAY_NOT;
     heddle_status st = hd_device_stray(&stray, device, HEDDLE_SPACE_DEVICE, at);
@@ -20,7 +20,7 @@ heddle_status hd_linear_on_check_array(const heddle_linear_attention *a, const h
                                        const char *name, const char *function)
 {
     const int64_t *stride = x->stride_elems;
-    const hd_device *device = a->on->device;
+    hd_device *device = a->on->device;
     const int is_half = a->problem.shape.dtype != HEDDLE_F32;
     if (x->data == NULL) {
         return HEDDLE_OK;

@@ -8,7 +8,7 @@ heddle_status hd_attn_on_check_arrays(const heddle_attention *a, const heddle_at
                                       const char *const *names, const char *function)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_device *device = a->on->device;
+    hd_device *device = a->on->device;
     for (int i = 0; i < 4; i++) {
         hd_stray stray = HD_STRAY_NOT;
         if (!hd_array_is_dense(x[i]) && x[i]->stride_elems[3] != 1 && a->problem.width > 1) {

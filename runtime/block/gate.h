@@ -1,4 +1,5 @@
-/* A stage on a device whose last kernel, gate and residual, is left to whoever moves its rows on. */
+/* Stages on a device, one behind the other: the last kernel of one, gate and residual, left to whoever moves its rows
+ * on; and a pass of them, which uses one workspace. Blocks of the host have nothing of it. */
 #ifndef HD_BLOCK_GATE_H
 #define HD_BLOCK_GATE_H
 
@@ -11,5 +12,10 @@
 void hd_block_leave_gate(heddle_block *block, hd_device_gate *left);
 /* What was left is enqueued in `stream`, too: y lies in the block's workspace. */
 heddle_status hd_block_gate_is_enqueued(heddle_block *block, heddle_stream stream);
+
+/* Until the end calls of blocks that share this one's workspace go in `stream`, which is captured or not all the while:
+ * what they enqueue has one event behind all of it, and one more where somebody asks for it before. */
+heddle_status hd_block_pass_begin(heddle_block *block, heddle_stream stream);
+heddle_status hd_block_pass_end(heddle_block *block, heddle_stream stream, heddle_status st); /* st: of the pass */
 
 #endif

@@ -43,10 +43,17 @@ out:
     return st;
 }
 
+/* An address may be given out again, by another device. */
+static void forget_seen(hd_device *device)
+{
+    memset(device->seen, 0, sizeof device->seen);
+}
+
 static void free_first(hd_device *device, hd_device_buffer **list)
 {
     hd_device_buffer *buffer = *list;
     *list = buffer->next;
+    forget_seen(device);
     int is_in_use = device->is_left || (device->is_mapped && buffer->at != NULL);
     if (device->opened_by == getpid() && !is_in_use && buffer->is_held) {
         device->library->let_go(buffer->memory);
@@ -115,8 +122,9 @@ void hd_device_leave(hd_device *device)
     device->is_left = 1;
 }
 
-void hd_device_free(const hd_device *device, void *memory)
+void hd_device_free(hd_device *device, void *memory)
 {
+    forget_seen(device);
     if (!device->is_left) {
         device->library->free(memory, device->number);
     }
@@ -198,12 +206,28 @@ void hd_device_close(hd_device *device)
     hd_free(device);
 }
 
-heddle_status hd_device_stray(hd_stray *out, const hd_device *device, heddle_space space, const void *memory)
+static int is_seen(const hd_device *device, const void *memory)
+{
+    int at = 0;
+    while (at < HD_DEVICE_SEEN && device->seen[at] != memory) {
+        at++;
+    }
+    return at < HD_DEVICE_SEEN;
+}
+
+heddle_status hd_device_stray(hd_stray *out, hd_device *device, heddle_space space, const void *memory)
 {
     heddle_space found = HEDDLE_SPACE_HOST;
     int number = 0;
+    if (device != NULL && memory != NULL && space == HEDDLE_SPACE_DEVICE && is_seen(device, memory)) {
+        *out = HD_STRAY_NOT;
+        return HEDDLE_OK;
+    }
     heddle_status st = device != NULL && memory != NULL ? device->library->look(&found, &number, memory) : HEDDLE_OK;
     int is_own = found == HEDDLE_SPACE_DEVICE && number == device->number;
+    if (st == HEDDLE_OK && is_own) {
+        device->seen[device->nseen++ % HD_DEVICE_SEEN] = memory;
+    }
     if (space == HEDDLE_SPACE_DEVICE && !is_own) {
         *out = found == HEDDLE_SPACE_HOST ? HD_STRAY_HOST : HD_STRAY_DEVICE;
     } else {

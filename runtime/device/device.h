@@ -15,6 +15,8 @@ typedef struct hd_device_buffer {
                    * nowhere yet. NULL: it is not shared */
 } hd_device_buffer;
 
+enum { HD_DEVICE_SEEN = 16 /* arrays of a model's pass, and its session's buffers */ };
+
 typedef struct hd_device {
     const heddle_device *library;
     int number;
@@ -28,8 +30,10 @@ typedef struct hd_device {
     int is_mapped;             /* shared buffers may still be mapped elsewhere: they end with the process */
     hd_device_buffer *kept;    /* for the next ones */
     void **pages;              /* of hd_device_page, not in use: each begins with the address of the next */
-    char name[80];             /* "cuda:1" */
-    char describe[160];        /* its kind, in a few words */
+    const void *seen[HD_DEVICE_SEEN]; /* what the library has found here last, in turn */
+    unsigned nseen;
+    char name[80];      /* "cuda:1" */
+    char describe[160]; /* its kind, in a few words */
 } hd_device;
 
 /* where: "NAME", "NAME:3" or "NAME:current". folder: of libheddle_NAME.so, as for hd_module_load. HEDDLE_ERR_PARSE: no
@@ -43,7 +47,7 @@ typedef enum hd_device_use { HD_DEVICE_FOR_PEERS, HD_DEVICE_FOR_OWN } hd_device_
 heddle_status hd_device_alloc(hd_device *device, void **out, size_t bytes, hd_device_use use);
 void hd_device_leave(hd_device *device); /* is_left from now on */
 /* Of memory that the library's alloc gave: not where the device is left. NULL is legal. */
-void hd_device_free(const hd_device *device, void *memory);
+void hd_device_free(hd_device *device, void *memory);
 /* Memory of the caller's from now on, for `ranks` places in at, which are 0. */
 heddle_status hd_device_lend(hd_device_buffer **out, hd_device *device, void *memory, size_t bytes, int ranks);
 int hd_device_release(hd_device *device, void *memory); /* 0: no such buffer is out. What is shared is kept */
@@ -60,8 +64,9 @@ heddle_status hd_device_launched(const hd_device *device, int code, const char *
 
 /* Does [memory, ...) lie where it should? 0 when it does. */
 typedef enum hd_stray { HD_STRAY_NOT, HD_STRAY_HOST, HD_STRAY_DEVICE } hd_stray;
-/* device NULL: nobody knows of any. space: where it should lie; on the device that is `device`, not on another one. */
-heddle_status hd_device_stray(hd_stray *out, const hd_device *device, heddle_space space, const void *memory);
+/* device NULL: nobody knows of any. space: where it should lie; on the device that is `device`, not on another one. The
+ * library is not asked again of what it found on the device lately, unless memory was freed here since. */
+heddle_status hd_device_stray(hd_stray *out, hd_device *device, heddle_space space, const void *memory);
 
 /* space.c. Of what works in host memory and nowhere else: is it asked for that? HEDDLE_ERR_UNSUPPORTED names `what` (a
  * tensor, a plan); HEDDLE_ERR_ARG: no such space or device. */

@@ -40,14 +40,25 @@ static heddle_status record(hd_enqueued *e)
     return st;
 }
 
-heddle_status hd_enqueued_end(hd_enqueued *e, heddle_stream stream, heddle_status st)
+static void set_end(hd_enqueued *e, heddle_stream stream)
 {
     if (atomic_load(&e->mark) % 2 == 0) {
         hd_enqueued_begin(e);
     }
     e->stream = stream;
+}
+
+heddle_status hd_enqueued_end(hd_enqueued *e, heddle_stream stream, heddle_status st)
+{
+    set_end(e, stream);
     heddle_status recorded = record(e);
     return st != HEDDLE_OK ? st : recorded;
+}
+
+void hd_enqueued_end_later(hd_enqueued *e, heddle_stream stream)
+{
+    set_end(e, stream);
+    e->is_lost = e->may_ask_again = 1;
 }
 
 /* Is there an event to ask for? */

@@ -37,6 +37,9 @@ void hd_enqueued_close(hd_enqueued *e); /* waits for nothing */
 void hd_enqueued_begin(hd_enqueued *e);
 /* It is all in `stream`. st, of enqueuing it, is returned: where some could not be the rest is under way. */
 heddle_status hd_enqueued_end(hd_enqueued *e, heddle_stream stream, heddle_status st);
+/* As end, but that the event is recorded when somebody asks for it, or by an end behind more of it. Until then the
+ * stream does not go. */
+void hd_enqueued_end_later(hd_enqueued *e, heddle_stream stream);
 void hd_enqueued_end_none(hd_enqueued *e); /* nothing has come since hd_enqueued_begin */
 
 void hd_enqueued_look_beside(hd_enqueued *e); /* on any thread: is it over? */

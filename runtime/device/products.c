@@ -199,12 +199,11 @@ heddle_status hd_matmul_run(const hd_matmul *product, const heddle_product_call 
     const heddle_device *device = products->device->library;
     const int number = products->device->number;
     int before = 0;
-    if (product->chosen != NULL) {
-        return products->library->run(product->chosen, call, stream);
-    }
     heddle_status st = device->enter(&before, number);
     if (st == HEDDLE_OK) {
-        st = device->status(products->own->product(&product->of, call, stream), number, "a product of matrices");
+        st = product->chosen != NULL
+                 ? products->library->run(product->chosen, call, stream)
+                 : device->status(products->own->product(&product->of, call, stream), number, "a product of matrices");
         device->leave(before);
     }
     return st;

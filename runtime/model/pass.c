@@ -1,5 +1,6 @@
 /* A pass: switch into a stage, run its block on the local part, and so on; and the same in reverse. */
 #include "runtime/base/base.h"
+#include "runtime/block/gate.h"
 #include "runtime/model/executor_internal.h"
 
 #include <stdio.h>
@@ -126,6 +127,26 @@ out:
     return st;
 }
 
+/* All blocks have one workspace. st: of what came in between. */
+static heddle_status end_pass(const heddle_executor *e, heddle_stream stream, heddle_status st)
+{
+    const heddle_status ended = hd_block_pass_end(e->block[0], stream, st);
+    return st == HEDDLE_OK ? hd_executor_tell(e, ended) : st;
+}
+
+static heddle_status run_all(heddle_executor *e, heddle_tensor *x, const heddle_conditioning *conditioning,
+                             heddle_stream stream)
+{
+    heddle_status st = hd_executor_tell(e, hd_block_pass_begin(e->block[0], stream));
+    if (st != HEDDLE_OK) {
+        return st;
+    }
+    for (int r = 0; r < e->info.repeat && st == HEDDLE_OK; r++) {
+        st = run_repetition(e, x, conditioning, r, stream);
+    }
+    return end_pass(e, stream, st);
+}
+
 heddle_status heddle_executor_forward(heddle_executor *executor, heddle_tensor *x,
                                       const heddle_conditioning *conditioning, heddle_stream stream)
 {
@@ -137,9 +158,7 @@ heddle_status heddle_executor_forward(heddle_executor *executor, heddle_tensor *
     HD_TRY(heddle_session_rewind(e->session));
     e->forward_ns = 0;
     e->left.y = NULL;
-    for (int r = 0; r < e->info.repeat; r++) {
-        HD_TRY(run_repetition(e, x, conditioning, r, stream));
-    }
+    HD_TRY(run_all(e, x, conditioning, stream));
     e->has_weights = hd_executor_keeps_weights(e);
     e->has_forward = 1;
 out:
@@ -209,7 +228,8 @@ heddle_status heddle_executor_backward(heddle_executor *executor, heddle_tensor 
                      e->tape == NULL ? "the executor goes forward only (options.backward)" : "there was no forward");
     }
     HD_TRY(hd_executor_tell(e, st));
-    HD_TRY(run_back(e, dx, conditioning, dconditioning, stream));
+    HD_TRY(hd_executor_tell(e, hd_block_pass_begin(e->block[0], stream)));
+    st = end_pass(e, stream, run_back(e, dx, conditioning, dconditioning, stream));
 out:
     return st;
 }

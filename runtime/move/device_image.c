@@ -29,7 +29,7 @@ heddle_status hd_image_is_wanted(int *is_there, const heddle_comm *comm, const v
                                  const char *what)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_device *device = hd_comm_device(comm);
+    hd_device *device = hd_comm_device(comm);
     hd_stray of_host, of_device = HD_STRAY_NOT;
     *is_there = 0;
     if (bytes == 0 || device == NULL) {

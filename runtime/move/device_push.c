@@ -131,14 +131,10 @@ static heddle_status execute_waiting(hd_route *r, const void *src, void *dst)
     return st == HEDDLE_OK ? hd_route_wait_late(r) : st;
 }
 
-static heddle_status run(hd_route *r, const void *src, void *dst, heddle_stream stream)
+static heddle_status run_in(hd_push *p, const void *src, void *dst, heddle_stream stream)
 {
-    hd_push *p = r->own;
     heddle_status st = HEDDLE_OK;
     int captures = 0;
-    if (stream == HEDDLE_NO_STREAM && p->sharers.in_process > 1) {
-        return execute_waiting(r, src, dst);
-    }
     HD_TRY(p->device->library->stream_captures(&captures, p->device->number, stream));
     if (captures && p->news != NULL) {
         return fail_with(p, hd_fail(HEDDLE_ERR_ARG,
@@ -156,6 +152,22 @@ static heddle_status run(hd_route *r, const void *src, void *dst, heddle_stream 
     }
 out:
     return st == HEDDLE_OK ? st : fail_with(p, st);
+}
+
+static heddle_status run(hd_route *r, const void *src, void *dst, heddle_stream stream)
+{
+    hd_push *p = r->own;
+    int before = 0;
+    if (stream == HEDDLE_NO_STREAM && p->sharers.in_process > 1) {
+        return execute_waiting(r, src, dst);
+    }
+    heddle_status st = p->device->library->enter(&before, p->device->number);
+    if (st != HEDDLE_OK) {
+        return fail_with(p, st);
+    }
+    st = run_in(p, src, dst, stream);
+    p->device->library->leave(before);
+    return st;
 }
 
 /* A rank that cannot take part would be waited for: it gives up. */

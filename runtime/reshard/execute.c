@@ -17,7 +17,7 @@ static heddle_status look_at(int *reason, const heddle_reshard *plan, const void
 {
     size_t src_bytes = (size_t)plan->request.src_bytes, dst_bytes = (size_t)plan->request.dst_bytes;
     const void *side[2] = {src_bytes > 0 ? src : NULL, dst_bytes > 0 ? dst : NULL};
-    const hd_device *device = *plan->device;
+    hd_device *device = *plan->device;
     *reason = HD_REFUSED_NOT;
     if ((src == NULL && src_bytes > 0) || (dst == NULL && dst_bytes > 0)) {
         *reason = src == NULL && src_bytes > 0 ? HD_REFUSED_SRC_NULL : HD_REFUSED_DST_NULL;

@@ -170,7 +170,8 @@ static void check_heads(const hd_device_heads *shape, const float *weight, const
                               of.cos_sin != NULL ? cos_sin + r / of.inner % of.extent * of.d : NULL, dweight);
     }
     void *scratch = sim_array(NULL, HEDDLE_F32, (int64_t)device->norm_rotate_back_bytes(&of) / 4, 0);
-    OK(device->norm_rotate_back(&of, dy_there, w != NULL ? src_there : NULL, dweight_there, scratch, NULL));
+    OK(device->norm_rotate_back(&of, dy_there, w != NULL ? src_there : NULL, (float *const[]){dweight_there, NULL},
+                                scratch, NULL));
     void *got = from_sim(dy_there, of.dtype, n), *got_weight = from_sim(dweight_there, HEDDLE_F32, of.d);
     check_values("norm_rotate_back", got, of.dtype, g, n, ERROR);
     check_values("dweight", got_weight, HEDDLE_F32, dweight, of.d, ERROR * sqrt((double)(of.rows * of.heads)));
@@ -232,7 +233,7 @@ static void *result(int kind, heddle_dtype dtype, int64_t rows, int64_t c, const
         OK(device->gelu_back(out, dy, src, dtype, n, NULL));
         break;
     default:
-        OK(device->norm_rotate_back(&heads, out, src, dweight, scratch, NULL));
+        OK(device->norm_rotate_back(&heads, out, src, (float *const[]){dweight, NULL}, scratch, NULL));
     }
     return from_sim(out, dtype, n); /* the case's memory goes with it */
 }
@@ -278,7 +279,7 @@ HD_CASE(sums_do_not_depend_on_the_order_of_blocks)
         void *scratch2 = sim_array(NULL, HEDDLE_F32, (int64_t)device->norm_rotate_back_bytes(&heads) / 4, 0);
         hd_sim_set_reversed(is_reversed);
         OK(device->add_columns(&columns, dst, NULL, 0, scratch, NULL));
-        OK(device->norm_rotate_back(&heads, dy, there, dweight, scratch2, NULL));
+        OK(device->norm_rotate_back(&heads, dy, there, (float *const[]){dweight, NULL}, scratch2, NULL));
         float *sums[2] = {from_sim(dst, HEDDLE_F32, N), from_sim(dweight, HEDDLE_F32, D)};
         if (is_reversed) {
             assert_memory_equal(sums[0], first[0], N * 4);

@@ -54,12 +54,9 @@ static launch residual(const sizes *s, int64_t rows, int modulate, int keeps)
 static int turn_heads(launch *out, const heddle_block_options *options)
 {
     const sizes s = sizes_of(options);
-    const int turns = options->qk_norm ? 2 : options->rope, normed = options->qk_norm ? s.c / options->heads * 4 : 0;
-    for (int i = 0; i < turns; i++) {
-        const int64_t x = turns == 1 ? 2 * s.x : s.x;
-        out[i] = (launch){"norm_rotate", x + normed + s.turns, x};
-    }
-    return turns;
+    out[0] =
+        (launch){"norm_rotate", 2 * s.x + (options->qk_norm ? 2 * s.c / options->heads * 4 : 0) + s.turns, 2 * s.x};
+    return options->qk_norm || options->rope;
 }
 
 static int attention_launches(launch *out, const heddle_block_options *options, int keeps)
@@ -178,16 +175,14 @@ static int attention_back(launch *out, int64_t q, int64_t kv, int64_t stats, int
 
 static int heads_back(launch *out, const sizes *s, const heddle_block_options *options, int64_t parts)
 {
-    const int64_t norms = options->qk_norm ? s->c / options->heads * 4 : 0;
-    if (!options->qk_norm && options->rope) {
+    const int64_t norms = 2 * s->c / options->heads * 4;
+    if (!options->qk_norm) {
         out[0] = (launch){"norm_rotate_back", 2 * s->x + s->turns, 2 * s->x};
-        return 1;
+        return options->rope;
     }
-    for (int i = 0; i < 4 && options->qk_norm; i += 2) {
-        out[i] = (launch){"norm_rotate_back", 2 * s->x + norms + s->turns, s->x + parts};
-        out[i + 1] = (launch){"add_parts", parts + norms, norms};
-    }
-    return options->qk_norm ? 4 : 0;
+    out[0] = (launch){"norm_rotate_back", 4 * s->x + norms + s->turns, 2 * s->x + parts};
+    out[1] = (launch){"add_parts", parts + norms, norms};
+    return 2;
 }
 
 /* keeps: bytes of the parts of sums that gradients of the norms of heads are made of. */
@@ -296,6 +291,7 @@ static int parts_of(heddle_comm *comm, const heddle_block_options *options)
                                 .heads = options->heads,
                                 .d = s.c / options->heads,
                                 .row_stride = 3 * s.c,
+                                .second_at = s.c,
                                 .weight = any,
                                 .inner = 1,
                                 .extent = 1};

@@ -81,6 +81,27 @@ HD_CASE(arrays_elsewhere_are_refused)
     heddle_comm_destroy(comm);
 }
 
+/* What was the device's in the call before is not asked after again, unless memory was freed. */
+HD_CASE(arrays_that_were_freed_are_refused)
+{
+    heddle_comm *comm = alone();
+    const heddle_block_options options = small_options(HEDDLE_STAGE_MLP, HEDDLE_F32);
+    const heddle_box box = whole_box(&options.shape);
+    there t;
+    there_open(&t, comm, &options);
+    void *here = placed_on(comm, t.p.x, (size_t)t.p.elems * sizeof(float));
+    const heddle_tensor x = there_tensor(&t, here, &box);
+    for (int i = 0; i < 2; i++) {
+        HD_OK(heddle_block_forward(t.p.block, &x, &box, &t.conditioning, HEDDLE_NO_STREAM));
+    }
+    HD_OK(device_settle(comm, HEDDLE_NO_STREAM));
+    heddle_buffer_free(comm, here);
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_block_forward(t.p.block, &x, &box, &t.conditioning, HEDDLE_NO_STREAM));
+    assert_true(says("x at ") && says("in host memory"));
+    there_close(&t);
+    heddle_comm_destroy(comm);
+}
+
 /* A block of the CPU takes nothing of a device, and shares no workspace with one there. */
 HD_CASE(blocks_of_the_host_take_no_arrays_of_devices)
 {

@@ -51,7 +51,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     _Static_assert(sizeof(fake_algo) <= sizeof(cublasLtMatmulAlgo_t), "it lies there");
     const fake_preference *wanted = (const fake_preference *)(const void *)preference;
     fake_product p;
-    cublasStatus_t status = cublassim_begin();
+    cublasStatus_t status = cublassim_begin(__func__);
     if (status != CUBLAS_STATUS_SUCCESS) {
         return status;
     }
@@ -78,7 +78,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
                                        const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result)
 {
     fake_product p;
-    cublasStatus_t status = cublassim_begin();
+    cublasStatus_t status = cublassim_begin(__func__);
     if (status != CUBLAS_STATUS_SUCCESS) {
         return status;
     }
@@ -106,7 +106,7 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
                            : which == CUBLASLT_ALGO_CONFIG_TILE_ID    ? 20
                            : which == CUBLASLT_ALGO_CONFIG_STAGES_ID  ? 8
                                                                       : CUBLASLT_REDUCTION_SCHEME_NONE;
-    cublasStatus_t status = cublassim_begin();
+    cublasStatus_t status = cublassim_begin(__func__);
     if (status == CUBLAS_STATUS_SUCCESS && (bytes != sizeof answer || written == NULL)) {
         status = CUBLAS_STATUS_INVALID_VALUE;
     }
@@ -137,7 +137,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 {
     fake_algo chosen = {cublassim_kinds(0)[0], {1, 1, 1, 1}};
     float one = 0;
-    cublasStatus_t status = cublassim_begin();
+    cublasStatus_t status = cublassim_begin(__func__);
     fake_product *p = status == CUBLAS_STATUS_SUCCESS ? calloc(1, sizeof *p) : NULL;
     if (p == NULL) {
         return status == CUBLAS_STATUS_SUCCESS ? CUBLAS_STATUS_ALLOC_FAILED : status;

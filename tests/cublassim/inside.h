@@ -40,7 +40,7 @@ typedef struct fake_product {
 
 enum { FAKE_WORKSPACE = 4096, FAKE_WORKSPACE_FROM = 1000 };
 
-cublasStatus_t cublassim_begin(void); /* of a call: counted, made to fail */
+cublasStatus_t cublassim_begin(const char *call); /* counted, made to fail */
 const char *cublassim_kinds(uint64_t rows);
 void cublassim_count(int more);
 void cublassim_count_product(void);

@@ -1,4 +1,5 @@
 /* Handles, descriptors, and what tests ask of the fake. */
+#include "cudasim.h"
 #include "inside.h"
 
 #include <stdatomic.h>
@@ -35,8 +36,9 @@ int64_t cublassim_products(void)
     return atomic_load(&products);
 }
 
-cublasStatus_t cublassim_begin(void)
+cublasStatus_t cublassim_begin(const char *call)
 {
+    hd_sim_count_call(call);
     return atomic_load(&fail_in) > 0 && atomic_fetch_sub(&fail_in, 1) == 1 ? (cublasStatus_t)atomic_load(&fail_status)
                                                                            : CUBLAS_STATUS_SUCCESS;
 }
@@ -86,9 +88,9 @@ const char *cublasLtGetStatusString(cublasStatus_t status)
     return "unknown status";
 }
 
-static cublasStatus_t make(void *out, size_t bytes)
+static cublasStatus_t make(const char *call, void *out, size_t bytes)
 {
-    cublasStatus_t status = cublassim_begin();
+    cublasStatus_t status = cublassim_begin(call);
     if (status == CUBLAS_STATUS_SUCCESS) {
         void *made = calloc(1, bytes);
         memcpy(out, &made, sizeof made);
@@ -105,9 +107,9 @@ static cublasStatus_t destroy(void *object)
 }
 
 /* Into a member of `wanted` bytes. */
-static cublasStatus_t set(void *member, size_t wanted, const void *value, size_t bytes)
+static cublasStatus_t set(const char *call, void *member, size_t wanted, const void *value, size_t bytes)
 {
-    cublasStatus_t status = cublassim_begin();
+    cublasStatus_t status = cublassim_begin(call);
     if (status == CUBLAS_STATUS_SUCCESS && (member == NULL || bytes != wanted)) {
         status = CUBLAS_STATUS_INVALID_VALUE;
     }
@@ -119,7 +121,7 @@ static cublasStatus_t set(void *member, size_t wanted, const void *value, size_t
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
 {
-    return make(handle, 1);
+    return make(__func__, handle, 1);
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
@@ -130,7 +132,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute, cudaDataType_t scale)
 {
     _Static_assert(sizeof(fake_desc) <= sizeof(cublasLtMatmulDescOpaque_t), "it lies there");
-    cublasStatus_t status = make(out, sizeof **out);
+    cublasStatus_t status = make(__func__, out, sizeof **out);
     if (status == CUBLAS_STATUS_SUCCESS) {
         const fake_desc made = {compute, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL};
         memcpy(*out, &made, sizeof made);
@@ -148,9 +150,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
 {
     fake_desc *of = (fake_desc *)(void *)desc;
     if (which == CUBLASLT_MATMUL_DESC_BIAS_POINTER) {
-        return set(&of->bias, sizeof of->bias, value, bytes);
+        return set(__func__, &of->bias, sizeof of->bias, value, bytes);
     }
-    return set(which == CUBLASLT_MATMUL_DESC_TRANSA     ? &of->turned_a
+    return set(__func__,
+               which == CUBLASLT_MATMUL_DESC_TRANSA     ? &of->turned_a
                : which == CUBLASLT_MATMUL_DESC_TRANSB   ? &of->turned_b
                : which == CUBLASLT_MATMUL_DESC_EPILOGUE ? &of->epilogue
                                                         : NULL,
@@ -161,7 +164,7 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataT
                                           int64_t ld)
 {
     _Static_assert(sizeof(fake_layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "it lies there");
-    cublasStatus_t status = make(out, sizeof **out);
+    cublasStatus_t status = make(__func__, out, sizeof **out);
     if (status == CUBLAS_STATUS_SUCCESS) {
         const fake_layout made = {type, rows, cols, ld};
         memcpy(*out, &made, sizeof made);
@@ -178,13 +181,13 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, c
                                                 const void *value, size_t bytes)
 {
     fake_layout *of = (fake_layout *)(void *)layout;
-    return set(which == CUBLASLT_MATRIX_LAYOUT_COLS ? &of->cols : NULL, 8, value, bytes);
+    return set(__func__, which == CUBLASLT_MATRIX_LAYOUT_COLS ? &of->cols : NULL, 8, value, bytes);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
 {
     _Static_assert(sizeof(fake_preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t), "it lies there");
-    cublasStatus_t status = make(out, sizeof **out);
+    cublasStatus_t status = make(__func__, out, sizeof **out);
     if (status == CUBLAS_STATUS_SUCCESS) {
         const fake_preference made = {0, 7, {256, 256, 256, 256}};
         memcpy(*out, &made, sizeof made);
@@ -204,10 +207,10 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     fake_preference *of = (fake_preference *)(void *)preference;
     switch (which) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
-        return set(&of->workspace_bytes, 8, value, bytes);
+        return set(__func__, &of->workspace_bytes, 8, value, bytes);
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
-        return set(&of->scheme, 4, value, bytes);
+        return set(__func__, &of->scheme, 4, value, bytes);
     default:
-        return set(&of->alignment[which - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], 4, value, bytes);
+        return set(__func__, &of->alignment[which - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], 4, value, bytes);
     }
 }

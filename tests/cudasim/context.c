@@ -41,9 +41,9 @@ int hd_sim_device(void)
     return depth > 0 ? stack[depth - 1]->device : chosen;
 }
 
-cudaError_t hd_sim_begin_in_context(void)
+cudaError_t hd_sim_begin_in_context(const char *call)
 {
-    const cudaError_t early = hd_sim_begin();
+    const cudaError_t early = hd_sim_begin(call);
     if (early == cudaSuccess && depth == 0) {
         replace(hd_sim_primary(chosen));
     }
@@ -74,7 +74,7 @@ cudaError_t cudaSetDevice(int device)
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 {
-    const cudaError_t early = hd_sim_begin();
+    const cudaError_t early = hd_sim_begin(__func__);
     if (early != cudaSuccess || !hd_sim_is_device(device)) {
         return early != cudaSuccess ? (CUresult)early : CUDA_ERROR_INVALID_DEVICE;
     }
@@ -85,6 +85,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 /* The next ones touch nothing but the thread's own stack: they are not made to fail. */
 CUresult cuCtxPushCurrent(CUcontext context)
 {
+    hd_sim_count_call(__func__);
     if (context == NULL) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -97,6 +98,7 @@ CUresult cuCtxPushCurrent(CUcontext context)
 
 CUresult cuCtxPopCurrent(CUcontext *out)
 {
+    hd_sim_count_call(__func__);
     if (depth == 0) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -106,6 +108,7 @@ CUresult cuCtxPopCurrent(CUcontext *out)
 
 CUresult cuCtxGetDevice(CUdevice *device)
 {
+    hd_sim_count_call(__func__);
     if (depth == 0) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
@@ -115,6 +118,7 @@ CUresult cuCtxGetDevice(CUdevice *device)
 
 CUresult cuCtxGetCurrent(CUcontext *out)
 {
+    hd_sim_count_call(__func__);
     *out = depth > 0 ? stack[depth - 1] : NULL;
     return CUDA_SUCCESS;
 }

@@ -32,6 +32,10 @@
 HD_SIM_EXPORT void hd_sim_fail_at(int64_t n, int error);
 /* Calls since the program's start. */
 HD_SIM_EXPORT int64_t hd_sim_calls(void);
+/* Those of the calling thread by name, `at` 0, 1, ...; NULL: there are no more. Also what is no call above, and what
+ * the fake cuBLAS is asked. */
+HD_SIM_EXPORT const char *hd_sim_calls_by_name(int at, int64_t *calls);
+HD_SIM_EXPORT void hd_sim_count_call(const char *name);
 /* The n-th piece of device memory from now on that any thread asks for is not there; 0: none. And how many were asked
  * for since the program's start. */
 HD_SIM_EXPORT void hd_sim_refuse_at(int64_t n);

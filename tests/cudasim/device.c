@@ -108,9 +108,10 @@ static void want_driver(void)
     }
 }
 
-cudaError_t hd_sim_begin(void)
+cudaError_t hd_sim_begin(const char *name)
 {
     pthread_once(&once, begin);
+    hd_sim_count_call(name);
     want_driver();
     int64_t call = atomic_fetch_add(&calls, 1) + 1;
     if (getpid() != owner) { /* as the real one: a child cannot go on with its parent's */
@@ -277,6 +278,7 @@ cudaError_t cudaRuntimeGetVersion(int *out)
 
 cudaError_t cudaGetLastError(void)
 {
+    hd_sim_count_call(__func__);
     cudaError_t error = last_error;
     last_error = cudaSuccess;
     return error;

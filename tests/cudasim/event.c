@@ -28,7 +28,7 @@ static _Atomic(cudaEvent_t) kept; /* those that could not be destroyed: nobody h
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
-    const cudaError_t early = hd_sim_begin_in_context();
+    const cudaError_t early = hd_sim_begin_in_context(__func__);
     if (early != cudaSuccess && event != NULL) {
         event->kept = atomic_exchange(&kept, event);
     }

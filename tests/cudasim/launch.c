@@ -115,7 +115,7 @@ void hd_sim_launch(const char *name, hd_sim_body body, unsigned blocks, unsigned
 void hd_sim_launch_shared(const char *name, hd_sim_body body, unsigned blocks, unsigned threads, unsigned shared_bytes,
                           cudaStream_t stream, const void *args, uint64_t bytes)
 {
-    if (hd_sim_begin_in_context() != cudaSuccess) {
+    if (hd_sim_begin_in_context("cudaLaunchKernel") != cudaSuccess) {
         return;
     }
     if (blocks == 0 || threads == 0 || threads > 1024) {

@@ -48,10 +48,10 @@ _Noreturn void hd_sim_die(const char *format, ...) __attribute__((format(printf,
 
 /* The beginning of every call: set up, counted, made to fail; by then the thread has a context. Not for error queries.
  */
-#define HD_SIM_CALL() HD_SIM_BEGIN(hd_sim_begin_in_context())
+#define HD_SIM_CALL() HD_SIM_BEGIN(hd_sim_begin_in_context(__func__))
 
 /* Of those for which CUDA needs no context, and makes none. */
-#define HD_SIM_QUESTION() HD_SIM_BEGIN(hd_sim_begin())
+#define HD_SIM_QUESTION() HD_SIM_BEGIN(hd_sim_begin(__func__))
 
 #define HD_SIM_BEGIN(begin)                                                                                            \
     do {                                                                                                               \
@@ -70,7 +70,7 @@ _Noreturn void hd_sim_die(const char *format, ...) __attribute__((format(printf,
         }                                                                                                              \
     } while (0)
 
-cudaError_t hd_sim_begin(void);
+cudaError_t hd_sim_begin(const char *call);
 /* Where CUDA waits as long as its guide allows: no other thread's call comes in between. */
 void hd_sim_keep_driver(void);
 void hd_sim_leave_driver(void);
@@ -86,7 +86,7 @@ void hd_sim_let_allocate(void);
 
 /* --- context.c */
 
-cudaError_t hd_sim_begin_in_context(void);
+cudaError_t hd_sim_begin_in_context(const char *call);
 int hd_sim_device(void);              /* the calling thread's current one */
 CUcontext hd_sim_primary(int device); /* made, if it was not */
 

@@ -1,6 +1,6 @@
 """What stages of blocks cost on a device, beside the device's own copy and PyTorch, in one process.
 
-    python3 tests/device/blocks.py rows | tail | products | temporal | spatial | linear | pair        by HEDDLE_PROBE
+    python3 tests/device/blocks.py host | rows | tail | products | temporal | spatial | linear | pair    by HEDDLE_PROBE
 
 A line for each thing measured; a ratio above 1 means that heddle is faster. What both compute is compared first. The
 widths are STDiT3's. PROBE_EMULATED=1: small, on the emulated device (tests/device/probe.py). Exit 77: torch or a device
@@ -89,6 +89,24 @@ def tail(probe):
             middle = rounds // 2
             tell(f"tail: {ranks} ranks, b={b} t={t} s={s}", f"fused {apart[middle] / fused[middle]:.3f} times",
                  f"by minima {apart[0] / fused[0]:.3f}", f"{apart[middle]:.4f} and {fused[middle]:.4f} ms")
+
+
+# --- the host
+
+
+def host(probe):
+    """us of a thread to enqueue calls of CUDA and cuBLAS, and stages."""
+    calls = ("context", "launch", "product", "event record", "event wait", "is it captured", "event query",
+             "whose memory")
+    kinds, ways = ("attention", "cross", "mlp", "linear"), ("forward", "with a tape", "backward")
+    us = (ctypes.c_double * (len(calls) + len(kinds) * len(ways) + 1))()
+    rounds, each = (1, 1) if EMULATED else (21, 20)
+    probe("host", us, HEADS, D, TEXT, ctypes.c_int(rounds), ctypes.c_int(each), b"cuda:0")
+    tell("host: us a call", *(f"{name} {us[i]:.2f}" for i, name in enumerate(calls)))
+    for i, kind in enumerate(kinds):
+        at = len(calls) + i * len(ways)
+        tell(f"host: us a stage, {kind}", *(f"{way} {us[at + j]:.1f}" for j, way in enumerate(ways)))
+    tell("host: us a stage in a graph", f"{us[len(us) - 1]:.2f} of four")
 
 
 # --- products
@@ -452,7 +470,7 @@ def pair(probe):
 
 
 def main():
-    ways = {way.__name__: way for way in (rows, tail, products, temporal, spatial, linear, pair)}
+    ways = {way.__name__: way for way in (host, rows, tail, products, temporal, spatial, linear, pair)}
     if len(sys.argv) != 2 or sys.argv[1] not in ways:
         print(__doc__)
         return 2

@@ -241,7 +241,7 @@ for transport in threads shm; do
 done
 
 # What stages cost beside the device's copy and PyTorch, a line of the table each.
-for subject in rows tail products temporal spatial linear pair; do
+for subject in host rows tail products temporal spatial linear pair; do
     needs_device "blocks: $subject" || continue
     [[ "blocks: $subject" =~ $only ]] || continue
     step $((emulator ? 240 : 60)) "blocks: $subject" env LD_LIBRARY_PATH="$pack/lib:$their_libraries" \

@@ -33,8 +33,9 @@ if [ ! -e /dev/nvidia0 ]; then
     [ "$(grep -c 'no device$' logs/table.txt)" -ge 40 ] || fail "few steps: $(cat out)"
 fi
 if "${HEDDLE_TEST_PYTHON:-python3}" -c 'import torch' 2>/dev/null; then
-    run 0 --emulator --only 'blocks: rows'
+    run 0 --emulator --only 'blocks: (rows|host)'
     grep -q '^rows: norm_modulate .* of the copy' logs/table.txt || fail "no rows of blocks: $(cat out)"
+    grep -q '^host: us a stage, mlp .*backward' logs/table.txt || fail "no costs of the host: $(cat out)"
 fi
 run 0 --emulator --only 'example'
 grep -q '^== wire' logs/log.txt && fail "wires were tried that no test wants: $(cat logs/log.txt)"

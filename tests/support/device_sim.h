@@ -21,7 +21,8 @@ typedef struct device_sim {
     void (*release)(void);
     void (*fail_at)(int64_t n, int error);
     int64_t (*device_bytes)(void);
-    int64_t (*calls)(void); /* since the program's start */
+    int64_t (*calls)(void);                               /* since the program's start */
+    const char *(*calls_by_name)(int at, int64_t *calls); /* of this thread */
     void (*refuse_at)(int64_t n);
     int64_t (*asked)(void);
     int64_t (*copied)(void); /* bytes between host and devices, since the program's start */
@@ -77,6 +78,7 @@ static inline heddle_status device_sim_get(device_sim *out)
                                         "hd_sim_fail_at",
                                         "hd_sim_device_bytes",
                                         "hd_sim_calls",
+                                        "hd_sim_calls_by_name",
                                         "hd_sim_refuse_at",
                                         "hd_sim_asked",
                                         "hd_sim_copied",

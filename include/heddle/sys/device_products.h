@@ -61,7 +61,7 @@ typedef struct heddle_device_products {
      * them; the sentence says what was tried. */
     heddle_status (*make)(void **out, void *handle, const heddle_product *of, int64_t *workspace_bytes, char *kernel,
                           size_t kernel_bytes);
-    /* Enqueues it, and does not wait. */
+    /* Enqueues it, and does not wait. Called with the device as the calling thread's (heddle_device.enter). */
     heddle_status (*run)(void *product, const heddle_product_call *call, heddle_stream stream);
     void (*unmake)(void *product); /* NULL is legal */
 } heddle_device_products;

@@ -99,17 +99,20 @@ out:
     return st;
 }
 
-/* Those of q, then of k, which lie beside one another: one launch where they are not normed. */
-hd_device_heads hd_on_heads_of(const hd_on_call *call, int which)
+/* Those of q and of k, which lie beside one another: twice as many where no weights tell them apart. */
+hd_device_heads hd_on_heads_of(const hd_on_call *call)
 {
     const heddle_block *block = call->block;
     const int has_norm = block->options.qk_norm;
+    const void *const *norm = call->on->param + HD_PARAM_Q_NORM;
     return (hd_device_heads){.dtype = call->dtype,
                              .rows = call->rows,
                              .heads = (has_norm ? 1 : 2) * block->options.heads,
                              .d = block->head_channels,
                              .row_stride = 3 * call->c,
-                             .weight = has_norm ? call->on->param[HD_PARAM_Q_NORM + which] : NULL,
+                             .weight = has_norm ? norm[0] : NULL,
+                             .second_at = has_norm ? call->c : 0,
+                             .second_weight = has_norm ? norm[1] : NULL,
                              .cos_sin = call->on->cos_sin != NULL && !call->is_dry
                                             ? call->on->cos_sin + call->view->t_lo * call->block->head_channels
                                             : call->on->cos_sin,
@@ -124,16 +127,9 @@ int hd_on_turns(const heddle_block *block)
 
 heddle_status hd_on_turn(hd_on_call *call, void *turned, void *qkv)
 {
-    heddle_status st = HEDDLE_OK;
-    const int launches = !hd_on_turns(call->block) ? 0 : call->block->options.qk_norm ? 2 : 1;
-    for (int i = 0; i < launches; i++) {
-        hd_device_heads of = hd_on_heads_of(call, i);
-        of.to_stride = (turned == qkv ? 3 : 2) * call->c;
-        HD_TRY(
-            HD_ON_LAUNCH(call, norm_rotate, &of, at_elem(call, turned, i * call->c), at_elem(call, qkv, i * call->c)));
-    }
-out:
-    return st;
+    hd_device_heads of = hd_on_heads_of(call);
+    of.to_stride = (turned == qkv ? 3 : 2) * call->c;
+    return hd_on_turns(call->block) ? HD_ON_LAUNCH(call, norm_rotate, &of, turned, qkv) : HEDDLE_OK;
 }
 
 /* Where the rows between the layers lie. A tape keeps qkv as the layer left it, so q and k turn into other rows.

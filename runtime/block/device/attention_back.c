@@ -32,19 +32,13 @@ out:
 
 heddle_status hd_on_heads_back(hd_on_call *call, char *d_qkv, char *qkv)
 {
-    heddle_status st = HEDDLE_OK;
-    const int has_norm = call->block->options.qk_norm, launches = has_norm ? 2 : hd_on_turns(call->block);
-    const size_t step = (size_t)call->c * hd_block_elem_bytes(call->block);
-    for (int i = 0; i < launches; i++) {
-        const hd_device_heads of = hd_on_heads_of(call, i);
-        const size_t before = call->used;
-        void *scratch = hd_on_take(call, (int64_t)call->on->kernels->norm_rotate_back_bytes(&of), 1);
-        call->used = before;
-        HD_TRY(HD_ON_LAUNCH(call, norm_rotate_back, &of, d_qkv + (size_t)i * step, qkv + (size_t)i * step,
-                            has_norm ? call->on->gradient[HD_PARAM_Q_NORM + i] : NULL, scratch));
-    }
-out:
-    return st;
+    const hd_device_heads of = hd_on_heads_of(call);
+    const size_t before = call->used;
+    void *scratch = hd_on_take(call, (int64_t)call->on->kernels->norm_rotate_back_bytes(&of), 1);
+    call->used = before; /* of the launch alone */
+    return hd_on_turns(call->block)
+               ? HD_ON_LAUNCH(call, norm_rotate_back, &of, d_qkv, qkv, call->on->gradient + HD_PARAM_Q_NORM, scratch)
+               : HEDDLE_OK;
 }
 
 heddle_status hd_on_attention_back(hd_on_call *call)

@@ -74,11 +74,13 @@ heddle_status hd_on_run(hd_on_call *call, hd_on_stage stage, const hd_on_parts *
     int before = 0, captures = 0;
     HD_TRY(hd_on_room_reserve(room, bytes, call->stream));
     call->base = room->memory;
-    HD_TRY(hd_on_room_begin(&captures, room, call->stream));
     HD_TRY(library->enter(&before, room->device->number));
-    st = hd_on_each_part(call, stage, parts);
+    st = hd_on_room_begin(&captures, room, call->stream);
+    if (st == HEDDLE_OK) {
+        st = hd_on_each_part(call, stage, parts);
+        st = hd_on_room_end(room, captures, call->stream, st);
+    }
     library->leave(before);
-    st = hd_on_room_end(room, captures, call->stream, st);
 out:
     return st;
 }

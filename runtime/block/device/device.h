@@ -23,7 +23,9 @@ typedef struct hd_on_room {
     hd_products *products;
     char *memory;
     size_t bytes;
-    hd_enqueued used;     /* by the last call */
+    hd_enqueued used;         /* by the last call */
+    int is_in_pass, captures; /* hd_block_pass_begin; its stream is being captured */
+    heddle_stream pass;       /* its stream */
     heddle_stream stream; /* of copies that the host waits for: it has no order with the default one, which comes behind
                              everything else on the device, kernels that wait for this rank among it */
     hd_enqueued copies;
@@ -182,7 +184,7 @@ heddle_status hd_on_attend(hd_on_call *call, const hd_device_attention *of);
 heddle_status hd_on_attend_back(hd_on_call *call, const hd_device_attention_back *back);
 int hd_on_turns(const heddle_block *block); /* heads are normed or rotated */
 heddle_status hd_on_turn(hd_on_call *call, void *turned, void *qkv);
-hd_device_heads hd_on_heads_of(const hd_on_call *call, int which); /* 0: of q (and k, without norms), 1: of k */
+hd_device_heads hd_on_heads_of(const hd_on_call *call); /* of q and k */
 
 heddle_status hd_on_heads_back(hd_on_call *call, char *d_qkv, char *qkv);
 

@@ -1,4 +1,4 @@
-/* The end of a stage's forward on a device: x gets its change, here or by whoever moves x on. */
+/* The end of a stage's forward on a device: x gets its change, here or by whoever moves x on. And of a pass. */
 #include "runtime/block/gate.h"
 
 #include "runtime/block/device/device.h"
@@ -16,6 +16,37 @@ heddle_status hd_block_gate_is_enqueued(heddle_block *block, heddle_stream strea
     int captures = 0;
     heddle_status st = hd_on_room_begin(&captures, room, stream);
     return st == HEDDLE_OK ? hd_on_room_end(room, captures, stream, st) : st;
+}
+
+heddle_status hd_block_pass_begin(heddle_block *block, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_on_room *room = block->on != NULL ? block->on->room : NULL;
+    int captures = 0;
+    if (room == NULL) {
+        return HEDDLE_OK;
+    }
+    room->is_in_pass = 0;
+    HD_TRY(hd_on_room_begin(&captures, room, stream));
+    room->is_in_pass = 1;
+    room->captures = captures;
+    room->pass = stream;
+out:
+    return st;
+}
+
+heddle_status hd_block_pass_end(heddle_block *block, heddle_stream stream, heddle_status st)
+{
+    hd_on_room *room = block->on != NULL ? block->on->room : NULL;
+    if (room == NULL || !room->is_in_pass) {
+        return st;
+    }
+    room->is_in_pass = 0;
+    if (room->used.is_lost) {
+        st = hd_on_room_end(room, room->captures, stream, st);
+    }
+    room->used.may_ask_again = 0;
+    return st;
 }
 
 /* Rows and their change lie as a kernel wants them that takes whole pieces. */

@@ -37,10 +37,19 @@ heddle_status hd_on_room_settle(hd_on_room *room)
                : st;
 }
 
+static int is_of_pass(const hd_on_room *room, heddle_stream stream)
+{
+    return room->is_in_pass && stream == room->pass;
+}
+
 /* A graph cannot wait for what is outside of it; and a stream has an order without being told. */
 heddle_status hd_on_room_begin(int *captures, hd_on_room *room, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
+    *captures = room->captures;
+    if (is_of_pass(room, stream)) {
+        return HEDDLE_OK;
+    }
     HD_TRY(room->device->library->stream_captures(captures, room->device->number, stream));
     room->used.is_captured |= *captures;
     st = *captures || stream == room->used.stream ? HEDDLE_OK : hd_enqueued_order(&room->used, stream);
@@ -50,7 +59,14 @@ out:
 
 heddle_status hd_on_room_end(hd_on_room *room, int captures, heddle_stream stream, heddle_status st)
 {
-    return captures ? st : hd_enqueued_end(&room->used, stream, st);
+    if (captures) {
+        return st;
+    }
+    if (!is_of_pass(room, stream)) {
+        return hd_enqueued_end(&room->used, stream, st);
+    }
+    hd_enqueued_end_later(&room->used, stream);
+    return st;
 }
 
 heddle_status hd_on_upload(hd_on_room *room, void *dst, const void *src, size_t bytes)

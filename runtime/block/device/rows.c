@@ -30,7 +30,7 @@ static heddle_status check(hd_device *device, const char *function, int64_t rows
 }
 
 /* Of several arrays the first that is not the device's; NULL are none. */
-static heddle_status check_places(const hd_device *device, const char *function, const void *const *at, int n)
+static heddle_status check_places(hd_device *device, const char *function, const void *const *at, int n)
 {
     heddle_status st = HEDDLE_OK;
     for (int i = 0; i < n && st == HEDDLE_OK; i++) {

@@ -149,16 +149,9 @@ static heddle_status make(void **out, void *handle, const heddle_product *of, in
     return st;
 }
 
-static heddle_status run(void *handle, const heddle_product_call *call, heddle_stream stream)
+static heddle_status run(void *product, const heddle_product_call *call, heddle_stream stream)
 {
-    hd_cublas_product *product = handle;
-    int before = 0;
-    heddle_status st = enter(&before, product->cublas->device);
-    if (st == HEDDLE_OK) {
-        st = hd_cublas_multiply(product, call, stream);
-        hd_context_leave(before);
-    }
-    return st;
+    return hd_cublas_multiply(product, call, stream);
 }
 
 static const heddle_device_products cublas_products = {

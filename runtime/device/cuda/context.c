@@ -1,7 +1,7 @@
 /* A device's context is pushed on what the thread has, and popped. cudaSetDevice cannot put back what was there: a
  * thread that has chosen nothing would have chosen device 0, and every process its context, some 500 MB of that device;
- * a context that is not the primary one would be lost. The driver's functions are found by the runtime: libcuda is not
- * linked. */
+ * a context that is not the primary one would be lost. Nobody changes it between enter and leave, so who enters within
+ * asks the driver nothing. The driver's functions are found by the runtime: libcuda is not linked. */
 #include "runtime/device/cuda/context.h"
 
 #include <cuda.h>
@@ -89,27 +89,35 @@ static int is_current(int device)
            now == device;
 }
 
-/* Where the device is current already its context may be another one than the primary: what the caller has is in it. */
-cudaError_t hd_context_enter(int *is_pushed, int device)
+/* What the thread is within, of those that this file is compiled into: a device's number and 1. */
+static _Thread_local int within;
+
+/* *before: that, twice, and 1 where there is something to pop. Where the device is current already its context may be
+ * another one than the primary: what the caller has is in it. */
+cudaError_t hd_context_enter(int *before, int device)
 {
     CUcontext context = NULL;
-    *is_pushed = 0;
-    cudaError_t error = find_driver();
-    if (error != cudaSuccess || is_current(device)) {
-        return error;
+    *before = 2 * within;
+    if (within == device + 1) {
+        return cudaSuccess;
     }
-    error = primary_of(&context, device);
-    error = error == cudaSuccess ? (cudaError_t)driver.push(context) : error;
-    *is_pushed = error == cudaSuccess;
+    cudaError_t error = find_driver();
+    if (error == cudaSuccess && !is_current(device)) {
+        error = primary_of(&context, device);
+        error = error == cudaSuccess ? (cudaError_t)driver.push(context) : error;
+        *before += error == cudaSuccess;
+    }
+    within = error == cudaSuccess ? device + 1 : within;
     return error;
 }
 
-void hd_context_leave(int is_pushed)
+void hd_context_leave(int before)
 {
     CUcontext gone = NULL;
-    if (is_pushed) {
+    if (before % 2 != 0) {
         (void)driver.pop(&gone);
     }
+    within = before / 2;
 }
 
 cudaError_t hd_context_is_shareable(int *out, const void *memory)

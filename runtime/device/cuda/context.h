@@ -4,9 +4,9 @@
 
 #include <cuda_runtime_api.h>
 
-/* *is_pushed: for leave, which gives the thread back what it had. */
-cudaError_t hd_context_enter(int *is_pushed, int device);
-void hd_context_leave(int is_pushed);
+/* *before: for leave, which gives the thread back what it had, also where enter has failed. */
+cudaError_t hd_context_enter(int *before, int device);
+void hd_context_leave(int before);
 /* Within a context: is it memory that CUDA IPC shares, as that of cudaMalloc is? */
 cudaError_t hd_context_is_shareable(int *out, const void *memory);
 

@@ -80,7 +80,7 @@ static piece *take_free(int device, size_t bytes, size_t most_bytes)
 /* --- the device --------------------------------------------------------------------------------------------------- */
 
 typedef struct visit {
-    int is_pushed;
+    int before;
     enum cudaStreamCaptureMode mode;
 } visit;
 
@@ -88,11 +88,11 @@ typedef struct visit {
 static int begin(visit *v, int device)
 {
     v->mode = cudaStreamCaptureModeRelaxed;
-    if (hd_context_enter(&v->is_pushed, device) == cudaSuccess) {
+    if (hd_context_enter(&v->before, device) == cudaSuccess) {
         if (cudaThreadExchangeStreamCaptureMode(&v->mode) == cudaSuccess) {
             return 1;
         }
-        hd_context_leave(v->is_pushed);
+        hd_context_leave(v->before);
     }
     (void)cudaGetLastError();
     return 0;
@@ -102,7 +102,7 @@ static void end(visit *v)
 {
     (void)cudaThreadExchangeStreamCaptureMode(&v->mode);
     (void)cudaGetLastError();
-    hd_context_leave(v->is_pushed);
+    hd_context_leave(v->before);
 }
 
 /* Is all done that the device was doing? cudaFree waits for that, whatever was enqueued where, and is the only such
