@@ -33,18 +33,12 @@ void hd_on_keep_free(const struct hd_block_on *on, hd_keep *keep)
     memset(keep, 0, sizeof *keep);
 }
 
-/* A sum of no terms is nothing but zeros. */
 static heddle_status clear(const heddle_block *block, int param, heddle_stream stream)
 {
-    const heddle_param *of = &block->param[param];
-    const heddle_product product = {.kind = HEDDLE_PRODUCT_OUTER,
-                                    .dtype = HEDDLE_F32,
-                                    .dst_dtype = HEDDLE_F32,
-                                    .n = of->extent[0],
-                                    .k = of->ndim == 2 ? of->extent[1] : 1};
-    const heddle_product_call call = {.dst = block->on->gradient[param]};
-    return block->on->device->library->status(block->on->kernels->product(&product, &call, stream),
-                                              block->on->device->number, "clearing a gradient");
+    const struct hd_block_on *on = block->on;
+    return on->device->library->status(
+        on->kernels->zero(on->gradient[param], hd_on_param_elems(&block->param[param]), stream), on->device->number,
+        "clearing a gradient");
 }
 
 static heddle_status clear_all(heddle_block *block, heddle_stream stream)
