@@ -11,6 +11,7 @@ from test_torch import COMMON
 import heddle
 import heddle.torch as ht
 from heddle.torch import Attend, Gather, Split, Switch
+from heddle.torch.exploring.rows import is_of_pairs
 
 torch.set_num_threads(1)
 WIDTH = 16
@@ -338,6 +339,11 @@ def test_lists_that_mix_nothing_and_masks_of_all_rows(made, words):
     assert words in str(plan) and "'mask'" not in str(plan), str(plan)
     for ranks in (2, 4):
         assert ht.prove(model, plan, ranks=ranks, **given), str(plan)
+
+
+def test_pairs_are_axes_as_long_as_each_other():
+    assert is_of_pairs("b _ s s") and is_of_pairs("b (l + s) (l + s)", "l") and is_of_pairs("s s", shape=(15, 15))
+    assert not is_of_pairs("s s", shape=(15, 8)) and not is_of_pairs("b b _") and not is_of_pairs("s l s", "l")
 
 
 def test_windows_that_are_not_understood():

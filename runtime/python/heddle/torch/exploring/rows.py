@@ -1,6 +1,7 @@
 """Dims that always stand folded together are one dim of a plan: `(h w)` is `s`, and blocks of it need not be rows."""
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
@@ -17,12 +18,12 @@ def words_of(text: str) -> Words:
     return found
 
 
-def is_of_pairs(text: str, only: str = "") -> bool:
-    """Are there two axes with rows of a dim (of this one alone)? So is a mask of all rows with all, which stays whole.
-    """
-    axes = [{dim for part in axis for dim in part if dim != "b" and not dim.isdecimal() and only in ("", dim)}
-            for axis in words_of(text)]
-    return len(set().union(*axes)) < sum(map(len, axes))
+def is_of_pairs(text: str, only: str = "", shape: Sequence[int] = ()) -> bool:
+    """Are there two axes (as long as each other, where the shape is known) with rows of a dim (of this one alone)? So
+    is a mask of all rows with all, which stays whole."""
+    axes = [({dim for part in axis for dim in part if dim != "b" and not dim.isdecimal() and only in ("", dim)}, n)
+            for axis, n in itertools.zip_longest(words_of(text), shape)]
+    return any(mine & other and n == m for (mine, n), (other, m) in itertools.combinations(axes, 2))
 
 
 class Fused:

@@ -209,7 +209,8 @@ class Draft:
         texts = {} if module is None else module.given if side == "given" else {
             f"output.{name}" if name else "output": text for name, text in module.out.items()}
         return [_At(passed, *self.fused.text(texts[passed.name])) for passed in getattr(call, side)
-                if passed.name in texts and not is_of_pairs(texts[passed.name])]
+                if passed.name in texts and not is_of_pairs(
+                    texts[passed.name], shape=passed.shape)]
 
     def plans(self, schedule: Schedule, size: int, method: str, saved: int) -> Iterator[Plan]:
         from .attended import attended_plans  # which builds on this
