@@ -151,3 +151,32 @@ out:
     device_tear_down(&f);
     return st;
 }
+
+/* A call within a question about an event fails: the launch behind it does not say so. */
+HD_RANK_CASE(a_failed_question_is_no_launchs, "1 threads cuda host")
+{
+    enum { CALLS = 6 /* more than a question has */, BYTES = 64 };
+    heddle_status st = HEDDLE_OK;
+    device_sim sim;
+    void *event = NULL;
+    char *memory = NULL;
+    const hd_device *device = hd_comm_device(comm);
+    const heddle_device *library = device->library;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(heddle_buffer_alloc((void **)&memory, comm, 2 * BYTES, HEDDLE_SPACE_DEVICE));
+    HD_TRY(library->event_create(&event, device->number));
+    HD_TRY(library->event_record(event, device->number, HEDDLE_NO_STREAM));
+    HD_TRY(device_settle(comm, HEDDLE_NO_STREAM));
+    for (int n = 1; n <= CALLS; n++) {
+        int done = 0;
+        sim.fail_at(n, 999);
+        heddle_ignore(library->event_test(event, device->number, &done));
+        sim.fail_at(0, 0);
+        HD_TRY(library->store(memory + BYTES, memory, BYTES, device->number, HEDDLE_NO_STREAM));
+    }
+    st = device_settle(comm, HEDDLE_NO_STREAM);
+out:
+    library->event_destroy(event, device->number);
+    heddle_buffer_free(comm, memory);
+    return st;
+}
