@@ -29,24 +29,22 @@ static int never_comes(const hd_sim_lane *lane, const hd_sim_lane *other)
 /* A warp of which some lane waits. */
 static void warp_goes_on(unsigned first, unsigned threads, unsigned block)
 {
-    const hd_sim_lane *waits = NULL;
-    unsigned together = 0, who = 0;
-    for (unsigned t = first; t < first + LANES && t < threads; t++) {
-        if (waits == NULL && hd_sim_lane_of(t)->state == HD_SIM_AT_WARP) {
-            waits = hd_sim_lane_of(t);
-            who = t;
-        }
+    hd_sim_lane *lane[LANES];
+    unsigned n = 0, together = 0, who = LANES;
+    for (; n < LANES && first + n < threads; n++) {
+        lane[n] = hd_sim_lane_of(first + n);
+        who = who == LANES && lane[n]->state == HD_SIM_AT_WARP ? n : who;
     }
-    for (unsigned t = first; waits != NULL && t < first + LANES; t++) {
-        if (t >= threads || never_comes(hd_sim_lane_of(t), waits)) {
+    for (unsigned i = 0; who < LANES && i < LANES; i++) {
+        if (i >= n || never_comes(lane[i], lane[who])) {
             hd_sim_die("%s, block %u, warp %u: lane %u does not come to %s, where lane %u waits: it %s",
-                       hd_sim_kernel_name(), block, first / LANES, t - first, waits->word, who - first,
-                       t < threads ? where(hd_sim_lane_of(t)) : "is not there");
+                       hd_sim_kernel_name(), block, first / LANES, i, lane[who]->word, who,
+                       i < n ? where(lane[i]) : "is not there");
         }
-        together += is_with(hd_sim_lane_of(t), waits);
+        together += (unsigned)is_with(lane[i], lane[who]);
     }
-    for (unsigned t = first; together == LANES && t < first + LANES; t++) {
-        hd_sim_lane_of(t)->state = HD_SIM_READY;
+    for (unsigned i = 0; together == LANES && i < LANES; i++) {
+        lane[i]->state = HD_SIM_READY;
     }
 }
 
@@ -93,10 +91,14 @@ void hd_sim_meet_rows(const char *word, const void *row)
 }
 
 /* A lane that is ahead has come to the next meeting at most, and leaves what it brings there in the other place. */
+static const void *left_at(unsigned meeting, unsigned first, unsigned lane)
+{
+    return hd_sim_lane_of(first + lane % LANES)->left[meeting % 2];
+}
+
 const void *hd_sim_left_by(unsigned lane)
 {
-    const hd_sim_lane *own = hd_sim_own_lane();
-    return hd_sim_lane_of(hd_sim_self()->thread / LANES * LANES + lane % LANES)->left[own->meetings % 2];
+    return left_at(hd_sim_own_lane()->meetings, hd_sim_self()->thread / LANES * LANES, lane);
 }
 
 typedef struct fragments {
@@ -120,11 +122,12 @@ void hd_sim_mma(const char *word, float sum[4], const uint32_t a[4], const uint3
     widen(mine.a, a, 4, is_bf16);
     widen(mine.b, b, 2, is_bf16);
     meet(word, &mine, sizeof mine, 0);
-    const unsigned lane = hd_sim_self()->thread % LANES, row = lane / 4, column = lane % 4 * 2;
+    const unsigned meeting = hd_sim_own_lane()->meetings, thread = hd_sim_self()->thread, lane = thread % LANES;
+    const unsigned row = lane / 4, column = lane % 4 * 2;
     for (unsigned part = 0; part < 4; part++) {
-        of_row[part] = hd_sim_left_by(4 * row + part);
-        of_column[0][part] = hd_sim_left_by(4 * column + part);
-        of_column[1][part] = hd_sim_left_by(4 * (column + 1) + part);
+        of_row[part] = left_at(meeting, thread - lane, 4 * row + part);
+        of_column[0][part] = left_at(meeting, thread - lane, 4 * column + part);
+        of_column[1][part] = left_at(meeting, thread - lane, 4 * (column + 1) + part);
     }
     for (unsigned k = 0; k < 16; k++) {
         const unsigned part = k % 8 / 2, high = k / 8;
