@@ -10,21 +10,6 @@ hd_sharers hd_comm_sharers(const heddle_comm *comm)
     return comm->root->sharers;
 }
 
-const uint64_t *hd_comm_abort_word(const heddle_comm *comm)
-{
-    return hd_watch_word(comm->root->watch);
-}
-
-void hd_comm_outlook_add(heddle_comm *comm, hd_outlook *outlook)
-{
-    hd_watch_add(comm->root->watch, outlook);
-}
-
-void hd_comm_outlook_remove(heddle_comm *comm, hd_outlook *outlook)
-{
-    hd_watch_remove(comm->root->watch, outlook);
-}
-
 heddle_status hd_comm_gather_places(hd_device_place **out, hd_sharers *sharers, heddle_comm *comm,
                                     const hd_device *device)
 {

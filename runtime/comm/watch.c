@@ -1,5 +1,6 @@
 /* The watch of a communicator whose devices wait for one another. */
 #include "runtime/comm/watch.h"
+#include "runtime/comm/comm_private.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -124,16 +125,18 @@ void hd_watch_stop(hd_watch *watch)
     hd_free(watch);
 }
 
-void hd_watch_add(hd_watch *watch, hd_outlook *outlook)
+void hd_comm_outlook_add(heddle_comm *comm, hd_outlook *outlook)
 {
+    hd_watch *watch = comm->root->watch;
     pthread_mutex_lock(&watch->lock);
     outlook->next = watch->outlooks;
     watch->outlooks = outlook;
     pthread_mutex_unlock(&watch->lock);
 }
 
-void hd_watch_remove(hd_watch *watch, const hd_outlook *outlook)
+void hd_comm_outlook_remove(heddle_comm *comm, hd_outlook *outlook)
 {
+    hd_watch *watch = comm->root->watch;
     if (watch->maker != getpid()) { /* in a fork nobody asks, and the lock may be held for ever */
         return;
     }
@@ -153,7 +156,7 @@ const hd_outlook *hd_watch_outlooks(const hd_watch *watch)
     return watch != NULL ? watch->outlooks : NULL;
 }
 
-const uint64_t *hd_watch_word(const hd_watch *watch)
+const uint64_t *hd_comm_abort_word(const heddle_comm *comm)
 {
-    return watch->word;
+    return comm->root->watch->word;
 }

@@ -14,9 +14,6 @@ typedef struct hd_watch hd_watch;
 /* The word is 0 until then; pinned memory that kernels of the device can read. */
 heddle_status hd_watch_start(hd_watch **out, hd_group *group, const hd_device *device);
 void hd_watch_stop(hd_watch *watch); /* before the group is left. NULL is legal; in a fork nothing is stopped */
-const uint64_t *hd_watch_word(const hd_watch *watch);
-void hd_watch_add(hd_watch *watch, hd_outlook *outlook);
-void hd_watch_remove(hd_watch *watch, const hd_outlook *outlook); /* it asks no more. Legal when it was not added */
-const hd_outlook *hd_watch_outlooks(const hd_watch *watch);       /* on the thread that adds and removes. NULL: none */
+const hd_outlook *hd_watch_outlooks(const hd_watch *watch); /* on the thread that adds and removes. NULL: none */
 
 #endif
