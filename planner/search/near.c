@@ -28,110 +28,16 @@ static const double *walked_at(double *more, const hd_near *w, const hd_near_wal
     return at(w, walked->cost, i - cycles * walked->cycle, stage);
 }
 
-static double *edges_before(const hd_near *w, int stage)
-{
-    return w->edge + (size_t)w->s->width_of[stage] * (size_t)w->n * (size_t)w->n;
-}
-
-/* here[b] = the least of before[a] + edge[a][b], came[b] its a. */
-static void go_on_all(double *here, double *came, const double *before, const double *edge, int n)
-{
-    for (int b = 0; b < n; b++) {
-        here[b] = INFINITY;
-        came[b] = 0;
-    }
-    for (int a = 0; a < n; a++, edge += n) {
-        const double so_far = before[a], from = a;
-        for (int b = 0; so_far < INFINITY && b < n; b++) {
-            const double sum = so_far + edge[b];
-            came[b] = sum < here[b] ? from : came[b];
-            here[b] = sum < here[b] ? sum : here[b];
-        }
-    }
-}
-
-/* For the states of `row`; the edges that this comes from are refined, some rounds of it: what is left is known less
- * well. */
-static heddle_status go_on(double *here, const double *before, hd_near *w, int stage, const hd_row *row)
-{
-    enum { ROUNDS = 16 };
-    heddle_status st = HEDDLE_OK;
-    int is_open = 1;
-    for (int round = 0; is_open && round < ROUNDS; round++) {
-        go_on_all(here, w->came, before, edges_before(w, stage), w->n);
-        is_open = 0;
-        for (int i = 0; i < row->nadmitted; i++) {
-            const int b = row->admitted[i];
-            int more = 0;
-            HD_TRY(here[b] < INFINITY ? hd_near_refine(&more, w, stage, (int)w->came[b], b) : HEDDLE_OK);
-            is_open = is_open || more;
-        }
-    }
-out:
-    return st;
-}
-
-/* The least of edge[b] + behind[b]. */
-static double least_behind(const double *behind, const double *edge, int n)
-{
-    enum { LANES = 8 };
-    double least[LANES];
-    int b = 0;
-    for (int i = 0; i < LANES; i++) {
-        least[i] = INFINITY;
-    }
-    for (; b + LANES <= n; b += LANES) {
-        for (int i = 0; i < LANES; i++) {
-            const double sum = edge[b + i] + behind[b + i];
-            least[i] = sum < least[i] ? sum : least[i];
-        }
-    }
-    for (; b < n; b++) {
-        least[0] = edge[b] + behind[b] < least[0] ? edge[b] + behind[b] : least[0];
-    }
-    for (int i = 1; i < LANES; i++) {
-        least[0] = least[i] < least[0] ? least[i] : least[0];
-    }
-    return least[0];
-}
-
-/* here[a] = the least of edge[a][b] + behind[b], for the states of `row`. The edges that this comes from are refined,
- * as far as it is below goal[a] + more; NULL: no edge is. */
-static heddle_status go_back(double *here, hd_near *w, int stage, const hd_row *row, const double *goal, double more)
-{
-    heddle_status st = HEDDLE_OK;
-    const int n = w->n;
-    for (int i = 0; i < n; i++) {
-        here[i] = INFINITY;
-    }
-    for (int i = 0; i < row->nadmitted; i++) {
-        const int a = row->admitted[i];
-        const double *edge = edges_before(w, stage) + (size_t)a * (size_t)n;
-        int is_open = 1;
-        while (is_open) {
-            int b = 0;
-            here[a] = least_behind(w->behind, edge, n);
-            is_open = goal != NULL && here[a] < goal[a] + more && here[a] < INFINITY;
-            while (is_open && edge[b] + w->behind[b] > here[a]) {
-                b++;
-            }
-            HD_TRY(is_open ? hd_near_refine(&is_open, w, stage, a, b) : HEDDLE_OK);
-        }
-        here[a] = goal != NULL && here[a] > goal[a] + more ? goal[a] + more : here[a];
-    }
-out:
-    return st;
-}
-
 /* Adds what a step costs in its states; the others are not reached. */
-static void add_costs(double *here, const hd_row *row, int n)
+static void add_costs(double *here, const hd_near *w, const hd_row *row)
 {
-    for (int state = 0, i = 0; state < n; state++) {
+    for (int a = 0, i = 0; a < w->n; a++) {
+        const int state = w->layout[a];
         if (i < row->nadmitted && row->admitted[i] == state) {
-            here[state] += (double)row->way[row->first[state]].price.cost.part[0];
+            here[a] += (double)row->way[row->first[state]].price.cost.part[0];
             i++;
         } else {
-            here[state] = INFINITY;
+            here[a] = INFINITY;
         }
     }
 }
@@ -183,8 +89,8 @@ static heddle_status walk_on(hd_near *w, hd_near_walks *to)
         double *here = at(w, to->cost, to->done, k);
         const double *before = k > 0 ? here - n : to->done > 0 ? at(w, to->cost, to->done - 1, period - 1) : NULL;
         const hd_row *row = &s->row[s->row_of[to->done * period + k]];
-        HD_TRY(before != NULL ? go_on(here, before, w, k, row) : HEDDLE_OK);
-        add_costs(here, row, n);
+        HD_TRY(before != NULL ? hd_near_go_on(here, before, w, k, row) : HEDDLE_OK);
+        add_costs(here, w, row);
     }
 out:
     return st;
@@ -199,9 +105,10 @@ static heddle_status go_to_end(double *here, hd_near *w, const hd_row *row)
         here[i] = INFINITY;
     }
     for (int i = 0; i < row->nadmitted; i++) {
-        const int from = row->admitted[i];
+        const int from = w->index[row->admitted[i]];
         here[from] = 0;
-        HD_TRY(w->s->epilogue >= 0 ? hd_near_edge(&here[from], w, row_bytes, from, w->s->epilogue) : HEDDLE_OK);
+        HD_TRY(w->s->epilogue >= 0 ? hd_near_edge(&here[from], w, row_bytes, from, w->index[w->s->epilogue])
+                                   : HEDDLE_OK);
     }
 out:
     return st;
@@ -220,11 +127,11 @@ static heddle_status walk_back(hd_near *w, hd_near_walks *from, const hd_near_wa
         const hd_row *row = &s->row[s->row_of[step]];
         if (next > 0 || from->done > 0) {
             memcpy(w->behind, next > 0 ? here + n : at(w, from->cost, from->done - 1, 0), (size_t)n * sizeof *here);
-            add_costs(w->behind, &s->row[s->row_of[step + 1]], n);
+            add_costs(w->behind, w, &s->row[s->row_of[step + 1]]);
             double more = 0;
             const double *wanted = goal != NULL ? walked_at(&more, w, goal, from->done, k) : NULL;
             more += goal != NULL ? goal->wanted * (from->done + 1) : 0;
-            HD_TRY(go_back(here, w, next, row, wanted, more));
+            HD_TRY(hd_near_go_back(here, w, next, row, wanted, more));
         } else {
             HD_TRY(go_to_end(here, w, row));
         }
@@ -239,7 +146,7 @@ static double least_of_all(hd_near *w, const hd_near_walks *from)
     double more = 0, least = INFINITY;
     const double *cost = walked_at(&more, w, from, w->s->m->repeat - 1, 0);
     memcpy(w->behind, cost, (size_t)w->n * sizeof *cost);
-    add_costs(w->behind, &w->s->row[w->s->row_of[0]], w->n);
+    add_costs(w->behind, w, &w->s->row[w->s->row_of[0]]);
     for (int i = 0; i < w->n; i++) {
         least = w->behind[i] + more < least ? w->behind[i] + more : least;
     }
@@ -296,7 +203,8 @@ static heddle_status refine_admitted(hd_near *w)
         const hd_row *from = &s->row[s->row_of[step - 1]], *to = &s->row[s->row_of[step]];
         for (int i = 0; i < from->nadmitted; i++) {
             for (int l = 0; l < to->nadmitted; l++) {
-                HD_TRY(hd_near_refine(&more, w, step % s->m->nstages, from->admitted[i], to->admitted[l]));
+                HD_TRY(hd_near_refine(&more, w, step % s->m->nstages, w->index[from->admitted[i]],
+                                      w->index[to->admitted[l]]));
             }
         }
     }
@@ -321,7 +229,7 @@ heddle_status hd_near_drop(int *is_empty, hd_near *w, double bound)
         int nadmitted = 0;
         for (int k = 0; k < row->nadmitted; k++) {
             row->admitted[nadmitted] = row->admitted[k];
-            nadmitted += w->kept[i * w->n + row->admitted[k]] != 0;
+            nadmitted += w->kept[i * w->n + w->index[row->admitted[k]]] != 0;
         }
         row->nadmitted = nadmitted;
         *is_empty |= nadmitted == 0;

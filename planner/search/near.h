@@ -1,4 +1,4 @@
-/* Shared by near.c, near_edges.c and near_open.c. */
+/* Shared by near.c, near_steps.c, near_edges.c and near_open.c. */
 #ifndef HD_NEAR_H
 #define HD_NEAR_H
 
@@ -34,7 +34,8 @@ typedef struct hd_near_walks {
 typedef struct hd_near {
     hd_search *s;
     hd_levels levels;
-    int n;                           /* layouts */
+    int n;                           /* layouts: those that some stage admits, and the end's */
+    int *layout, *index;             /* [n] which of the search's; of all of these which of them, -1: none */
     int ndims, dim[HEDDLE_MAX_DIMS]; /* that a layout may shard */
     unsigned many;                   /* axes of more than one rank, a bit each */
     int coords[HD_NEAR_RANKS][HEDDLE_MAX_AXES];
@@ -52,6 +53,7 @@ typedef struct hd_near {
     double *edge;     /* [nwidths][n][n] between those that are wanted: never above */
     char *is_refined; /* the same size: all that is known */
     double *behind, *came; /* [n], [n] states */
+    int *open;             /* [n] states whose edges are refined */
     hd_near_walks to, from;
     char *kept; /* [nrows][n] states that stay */
 } hd_near;
@@ -63,15 +65,22 @@ heddle_status hd_near_open(hd_near *near, hd_search *search);
 void hd_near_close(hd_near *near);
 /* A bit for every axis that changes, and one more where all of them gather. */
 unsigned hd_near_change(const hd_near *near, int from, int to);
-/* Raises *ps to what such an exchange of so many bytes by the links of a level takes at least. */
-heddle_status hd_near_take(double *ps, hd_near *near, int level, unsigned change, double bytes);
+/* The edges from a layout to those that are wanted, by what the first rank lacks there. */
+heddle_status hd_near_first(double *edge, hd_near *near, double row_bytes);
 /* Of a row before a stage. */
 double hd_near_row_bytes(const hd_near *near, int stage);
 /* What an edge of rows of so many bytes costs at least. */
 heddle_status hd_near_edge(double *out, hd_near *near, double row_bytes, int from, int to);
 /* An edge before a stage is looked at in full; *more: it is dearer than it was. */
 heddle_status hd_near_refine(int *more, hd_near *near, int stage, int from, int to);
-/* What no walk is below, 0: not known; looked for as far as it may be below the bound. */
+/* near_steps.c: here[b] = the least of before[a] + the edge before `stage` from a, for the states of `row`; edges are
+ * refined that this comes from. */
+heddle_status hd_near_go_on(double *here, const double *before, hd_near *near, int stage, const hd_row *row);
+/* here[a] = the least of the edge before `stage` to b + near->behind[b], for the states of `row`, at most goal[a] +
+ * more; so far edges are refined; goal NULL: none is. */
+heddle_status hd_near_go_back(double *here, hd_near *near, int stage, const hd_row *row, const double *goal,
+                              double more);
+/* near.c: what no walk is below, 0: not known; looked for as far as it may be below the bound. */
 heddle_status hd_near_floor(double *floor, hd_near *near, double bound);
 /* The same without a bound, and hd_near_drop may follow. is_alone: no other mesh bounds its plans, so all
  * edges matter. */

@@ -103,13 +103,29 @@ static heddle_status table_of(hd_near_table **out, hd_near *w, int level, unsign
     return st;
 }
 
-heddle_status hd_near_take(double *ps, hd_near *w, int level, unsigned change, double bytes)
+/* Raises *ps to what such an exchange of so many bytes by the links of a level takes at least. */
+static heddle_status take(double *ps, hd_near *w, int level, unsigned change, double bytes)
 {
     heddle_status st = HEDDLE_OK;
     hd_near_table *t = NULL;
     HD_TRY(table_of(&t, w, level, change));
     const double least = least_ps(t, w->s->pricer.machine, bytes);
     *ps = least > *ps ? least : *ps;
+out:
+    return st;
+}
+
+heddle_status hd_near_first(double *edge, hd_near *w, double row_bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int to = 0; to < w->n; to++) {
+        const unsigned change = w->wanted[to] ? w->change[to] : 0;
+        edge[to] = 0;
+        for (int l = 0; l < w->levels.count && change >> 1 != 0; l++) {
+            const double elems = w->lacks[(size_t)(l + 1) * (size_t)w->n + (size_t)to];
+            HD_TRY(elems > 0 ? take(&edge[to], w, l, change, elems * row_bytes) : HEDDLE_OK);
+        }
+    }
 out:
     return st;
 }
@@ -124,8 +140,8 @@ static const hd_near_part *part_of(hd_near *w, int r, int d, int from, int to)
     hd_near_part *p = &w->part[((unsigned)r * (unsigned)w->ndims + (unsigned)d) * w->nways + way];
     if (!p->is_known) {
         hd_edge_part made;
-        hd_edge_part_at(&made, &w->s->m->shape, &w->s->mesh, &w->levels, &w->s->layout[from], &w->s->layout[to],
-                        w->dim[d], w->coords[r]);
+        hd_edge_part_at(&made, &w->s->m->shape, &w->s->mesh, &w->levels, &w->s->layout[w->layout[from]],
+                        &w->s->layout[w->layout[to]], w->dim[d], w->coords[r]);
         p->is_known = 1;
         p->own = (double)made.own;
         for (int l = 0; l < w->levels.count; l++) {
@@ -177,7 +193,7 @@ heddle_status hd_near_edge(double *out, hd_near *w, double row_bytes, int from, 
         moved_least(most, w, from, to, change >> 1);
     }
     for (int l = 0; l < w->levels.count; l++) {
-        HD_TRY(most[l] > 0 ? hd_near_take(out, w, l, change, most[l] * row_bytes) : HEDDLE_OK);
+        HD_TRY(most[l] > 0 ? take(out, w, l, change, most[l] * row_bytes) : HEDDLE_OK);
     }
 out:
     return st;
@@ -193,8 +209,8 @@ double hd_near_row_bytes(const hd_near *w, int stage)
 heddle_status hd_near_refine(int *more, hd_near *w, int stage, int from, int to)
 {
     heddle_status st = HEDDLE_OK;
-    const size_t row = (size_t)w->s->width_of[stage] * (size_t)w->n + (size_t)from;
-    const size_t at = row * (size_t)w->n + (size_t)to;
+    const size_t n = (size_t)w->n, all = (size_t)w->s->nlayouts, width = (size_t)w->s->width_of[stage];
+    const size_t at = (width * n + (size_t)from) * n + (size_t)to;
     double edge = 0;
     *more = 0;
     if (from != to && !w->is_refined[at]) {
@@ -202,7 +218,8 @@ heddle_status hd_near_refine(int *more, hd_near *w, int stage, int from, int to)
         *more = edge > w->edge[at];
         w->edge[at] = *more ? edge : w->edge[at];
         w->is_refined[at] = 1;
-        w->s->least[at] = w->s->least[at] != 0 ? w->s->least[at] : (int64_t)w->edge[at] + 1;
+        int64_t *least = &w->s->least[(width * all + (size_t)w->layout[from]) * all + (size_t)w->layout[to]];
+        *least = *least != 0 ? *least : (int64_t)w->edge[at] + 1;
     }
 out:
     return st;

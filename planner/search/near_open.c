@@ -91,18 +91,21 @@ static int set_wanted(char *restrict wanted, const hd_near *w, int width, int fr
     return any;
 }
 
-/* What the first rank receives takes at least this. */
-static heddle_status first_edges(double *edge, hd_near *w, double row_bytes, int from)
+/* From one layout, before all stages that rows of another width come to. */
+static heddle_status make_edges_from(hd_near *w, int from)
 {
     heddle_status st = HEDDLE_OK;
+    const size_t n = (size_t)w->n;
     lacked(w, from);
     changes(w, from);
-    for (int to = 0; to < w->n; to++) {
-        const unsigned change = w->wanted[to] ? w->change[to] : 0;
-        edge[to] = 0;
-        for (int l = 0; l < w->levels.count && change >> 1 != 0; l++) {
-            const double elems = w->lacks[(size_t)(l + 1) * (size_t)w->n + (size_t)to];
-            HD_TRY(elems > 0 ? hd_near_take(&edge[to], w, l, change, elems * row_bytes) : HEDDLE_OK);
+    for (int k = 0; k < w->s->m->nstages; k++) {
+        const int width = w->s->width_of[k];
+        int is_made = 0;
+        for (int before = 0; before < k; before++) {
+            is_made = is_made || w->s->width_of[before] == width;
+        }
+        if (!is_made && set_wanted(w->wanted, w, width, from)) {
+            HD_TRY(hd_near_first(w->edge + ((size_t)width * n + (size_t)from) * n, w, hd_near_row_bytes(w, k)));
         }
     }
 out:
@@ -112,19 +115,33 @@ out:
 static heddle_status make_edges(hd_near *w)
 {
     heddle_status st = HEDDLE_OK;
-    const size_t n = (size_t)w->n;
-    for (int k = 0; k < w->s->m->nstages; k++) {
-        const int width = w->s->width_of[k];
-        double *edge = w->edge + (size_t)width * n * n;
-        int is_made = 0;
-        for (int before = 0; before < k; before++) {
-            is_made = is_made || w->s->width_of[before] == width;
+    for (int from = 0; st == HEDDLE_OK && from < w->n; from++) {
+        st = make_edges_from(w, from);
+    }
+    return st;
+}
+
+/* In the order of the search's. */
+static heddle_status set_layouts(hd_near *w)
+{
+    heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
+    const hd_search *s = w->s;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nlayouts, sizeof *w->layout, "layouts"));
+    w->layout = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nlayouts, sizeof *w->index, "layouts"));
+    w->index = memory;
+    for (int i = 0; i < s->nrows; i++) {
+        for (int k = 0; k < s->row[i].nadmitted; k++) {
+            w->index[s->row[i].admitted[k]] = 1;
         }
-        for (int from = 0; !is_made && from < w->n; from++) {
-            HD_TRY(set_wanted(w->wanted, w, width, from)
-                       ? first_edges(edge + (size_t)from * n, w, hd_near_row_bytes(w, k), from)
-                       : HEDDLE_OK);
-        }
+    }
+    if (s->epilogue >= 0) {
+        w->index[s->epilogue] = 1;
+    }
+    for (int i = 0; i < s->nlayouts; i++) {
+        w->layout[w->n] = i;
+        w->index[i] = w->index[i] != 0 ? w->n++ : -1;
     }
 out:
     return st;
@@ -174,6 +191,8 @@ static heddle_status room(hd_near *w)
     w->behind = memory;
     HD_TRY(hd_alloc(&memory, n, sizeof(double), "costs"));
     w->came = memory;
+    HD_TRY(hd_alloc(&memory, n, sizeof *w->open, "layouts"));
+    w->open = memory;
     HD_TRY(hd_alloc(&memory, repetitions * steps, sizeof(double), "costs"));
     w->to.cost = memory;
     HD_TRY(hd_alloc(&memory, repetitions * steps, sizeof(double), "costs"));
@@ -213,12 +232,12 @@ static void set_states(hd_near *w)
 {
     for (int i = 0; i < w->s->nrows; i++) {
         for (int k = 0; k < w->s->row[i].nadmitted; k++) {
-            w->admits[i * w->n + w->s->row[i].admitted[k]] = 1;
+            w->admits[i * w->n + w->index[w->s->row[i].admitted[k]]] = 1;
         }
     }
     for (int i = 0; i < w->n; i++) {
         for (int a = 0; a < w->s->mesh.naxes; a++) {
-            const int dim = w->s->layout[i].dim_of_axis[a];
+            const int dim = w->s->layout[w->layout[i]].dim_of_axis[a];
             w->shards[i] |= (unsigned)(dim >= 0) << a;
             w->whole[i] |= (unsigned)(dim == HEDDLE_REPLICATED) << a;
             for (int d = 0; d < w->ndims; d++) {
@@ -241,7 +260,7 @@ static void set_covers(hd_near *w)
             for (int i = 0; i < w->n; i++) {
                 int64_t length = w->s->m->shape.dim[w->dim[d]].extent;
                 for (int a = 0; a < mesh->naxes; a++) {
-                    const int is_cut = w->s->layout[i].dim_of_axis[a] == w->dim[d];
+                    const int is_cut = w->s->layout[w->layout[i]].dim_of_axis[a] == w->dim[d];
                     length =
                         is_cut ? heddle_shard_start(length, mesh->axis[a].size, l > 0 ? width[l - 1][a] : 1) : length;
                 }
@@ -254,13 +273,14 @@ static void set_covers(hd_near *w)
 heddle_status hd_near_open(hd_near *w, hd_search *s)
 {
     heddle_status st = HEDDLE_OK;
-    *w = (hd_near){.s = s, .n = s->nlayouts, .levels = hd_price_levels(s->pricer.machine, &s->mesh)};
+    *w = (hd_near){.s = s, .levels = hd_price_levels(s->pricer.machine, &s->mesh)};
     for (int d = 0; d < s->m->shape.ndim; d++) {
         if (d != s->m->channel_dim) {
             w->dim[w->ndims++] = d;
         }
     }
     set_powers(w);
+    HD_TRY(set_layouts(w));
     HD_TRY(room(w));
     set_ranks(w);
     set_states(w);
@@ -273,6 +293,7 @@ out:
 
 void hd_near_close(hd_near *w)
 {
-    HD_FREE_ALL(w->shards, w->whole, w->cuts, w->part, w->change, w->wanted, w->admits, w->step, w->covers, w->lacks,
-                w->edge, w->is_refined, w->behind, w->came, w->to.cost, w->from.cost, w->kept);
+    HD_FREE_ALL(w->layout, w->index, w->shards, w->whole, w->cuts, w->part, w->change, w->wanted, w->admits, w->step,
+                w->covers, w->lacks, w->edge, w->is_refined, w->behind, w->came, w->open, w->to.cost, w->from.cost,
+                w->kept);
 }
