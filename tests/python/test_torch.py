@@ -255,11 +255,11 @@ with heddle.Comm.open() as comm:
     torch.library.opcheck(torch.ops.heddle.reshard.default,
                           (torch.randn(heddle.Line(f"f32[t=7] on [sp={comm.size}]: t@sp -> t@sp").src_shape(comm.rank)),
                            f"f32[t=7] on [sp={comm.size}]: t@sp -> t@sp",
-                           f"f32[t=7] on [sp={comm.size}]: t@sp -> t@sp", comm.number),
+                           f"f32[t=7] on [sp={comm.size}]: t@sp -> t@sp", [], comm.number),
                           test_utils=checks)
     same = f"f32[t=7] on [sp={comm.size}]: t@sp -> t@sp"
     x = torch.randn(heddle.Line(same).src_shape(comm.rank))
-    torch.library.opcheck(torch.ops.heddle.reshard_out.default, (x, torch.empty_like(x), same, comm.number),
+    torch.library.opcheck(torch.ops.heddle.reshard_out.default, (x, torch.empty_like(x), same, [], comm.number),
                           test_utils=checks[:2])
     plan = comm.attention(f"f32[b=1 s=7 h=2 d=4] on [sp={comm.size}]: s@sp", "ring")
     q = torch.randn(plan.q_shape, requires_grad=True)

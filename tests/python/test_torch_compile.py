@@ -34,35 +34,107 @@ print("ok")
 """, 2)
 
 
-def test_another_plan_is_another_compilation(tmp_path):
+def test_a_plan_within_breaks_the_graph_and_one_without_is_of_its_extents(tmp_path):
     fork(tmp_path, COMMON + """
-def moved(x, plan):
-    return ht.switch(x * 2, plan) + x.shape[0]
-
-def stepped(function, x, plan):
-    x = x.clone().requires_grad_()
-    y = function(x, plan)
-    y.backward(torch.arange(y.numel(), dtype=y.dtype).view(y.shape).cos())
-    return y.detach(), x.grad
-
 def planned(x, t, comm):  # a plan made within, which no graph can hold
     return ht.switch(x * 2, comm.reshard(f"f32[t={t} s=5 c=2] on {comm.mesh}: t@sp -> s@sp")) + 1
 
 with heddle.Comm.open() as comm:
     broken = torch.compile(planned, backend="aot_eager")
-    for dynamic in (None, True):
-        torch._dynamo.reset()
-        compiled = torch.compile(moved, fullgraph=True, backend="aot_eager", dynamic=dynamic)
-        for t in (7, 8, 7, 1):  # of 1 a rank has none
-            plan = comm.reshard(f"f32[t={t} s=5 c=2] on {comm.mesh}: t@sp -> s@sp")
-            x = torch.randn(plan.src_shape, generator=torch.Generator().manual_seed(t + comm.rank))
-            for got, wanted in zip(stepped(compiled, x, plan), stepped(moved, x, plan)):
-                assert torch.equal(got, wanted), (dynamic, t)
-            if dynamic is None and t > 1:
-                assert torch.equal(broken(x, t, comm), planned(x, t, comm))
-        refused(Exception, "wants", compiled, x.new_zeros(9, 5, 2), plan)
+    compiled = torch.compile(lambda x, plan: ht.switch(x * 2, plan), fullgraph=True, backend="aot_eager")
+    for t in (7, 8):
+        x = torch.randn(len(range(comm.rank, t, comm.size)), 5, 2)
+        plan = comm.reshard(f"f32[t={t} s=5 c=2] on {comm.mesh}: t@sp -> s@sp")
+        assert torch.equal(broken(x, t, comm), planned(x, t, comm))
+        assert torch.equal(compiled(x, plan), ht.switch(x * 2, plan))
+    refused(Exception, "wants", compiled, x.new_zeros(9, 5, 2), plan)
 print("ok")
 """, 2)
+
+
+@pytest.mark.parametrize("ranks,empty", ((2, "one"), (3, "nothing")))
+def test_plans_of_other_extents_have_one_graph(tmp_path, ranks, empty):
+    """Symbols for extents: compiled once, the same bits as without a compiler, no break."""
+    fork(tmp_path, COMMON + f"empty = {empty!r}" + """
+class Model(torch.nn.Module):  # text that every rank has, frames, and places of frames
+    def __init__(self):
+        super().__init__()
+        self.space, self.time = (torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(2)) for _ in range(2))
+
+    def forward(self, x, plans, empty="nothing"):
+        cut, there, back, pairs, whole = plans
+        x = ht.split(x, cut, empty=empty)
+        for space, time in zip(self.space, self.time):
+            x = x + space(x).softmax(2)
+            y = ht.switch(x, there, empty=empty)
+            x = ht.switch(y * time(y).softmax(1), back, empty=empty)
+        z = ht.switch(torch.complex(x, x.sin()), pairs, empty=empty)
+        z = torch.view_as_real(z).sum(-1).permute(1, 0, 3, 2)
+        return ht.gather(z.contiguous(), whole, empty=empty)
+
+def plans_of(comm, b, t, s):
+    on = f"f32[b={b} t={t} s={s} c=4] on {comm.mesh}"
+    return [comm.reshard(f"{on}: {way}") for way in ("* -> t@sp", "t@sp -> s@sp", "s@sp -> t@sp",
+                                                     "t@sp -> s@sp as t,b,c,s", "s@sp -> *")]
+
+def stepped(function, x, *given):
+    x = x.clone().requires_grad_()
+    y = function(x, *given)
+    y.backward(torch.arange(y.numel(), dtype=y.dtype).view(y.shape).cos())
+    found = [y.detach(), x.grad, *(p.grad for p in model.parameters())]
+    model.zero_grad()
+    return found
+
+def alike(compiled, empty, every):
+    for b, t, s in every:
+        x, plans = torch.randn(b, t, s, 4, generator=torch.Generator().manual_seed(t)), plans_of(comm, b, t, s)
+        for got, wanted in zip(stepped(compiled, x, plans, empty), stepped(model, x, plans, empty)):
+            assert torch.equal(got, wanted), (b, t, s)
+
+with heddle.Comm.open() as comm:
+    torch.manual_seed(0)
+    model = Model()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=True)
+    alike(compiled, empty, ((2, 7, 11), (3, 9, 8), (2, 12, 10), (5, 8, 13)))
+    made = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert made == 1, made
+    if empty == "one":
+        alike(compiled, empty, ((2, comm.size - 1, 9),))  # of one length there is another graph: a rank has nothing
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    there = [comm.reshard(f"f32[t={t} s={s}] on {comm.mesh}: t@sp -> s@sp") for t, s in ((7, 11), (8, 13), (13, 9))]
+    into = torch.compile(lambda x, plan, out: ht.switch(x + 1, plan, out=out) * 2, fullgraph=True, backend="aot_eager",
+                         dynamic=True)
+    for plan in there:
+        x, out = torch.randn(plan.src_shape), torch.empty(plan.dst_shape)
+        assert torch.equal(into(x, plan, out), ht.switch(x + 1, plan) * 2) and torch.equal(out, ht.switch(x + 1, plan))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1, torch._dynamo.utils.counters["stats"]
+print("ok")
+""", ranks)
+
+
+def test_blocks_of_several_axes_and_of_their_own_lengths(tmp_path):
+    fork(tmp_path, COMMON + """
+def moved(x, plan):
+    return ht.switch(x.sin(), plan).cos()
+
+def graphs(lines):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(moved, fullgraph=True, backend="aot_eager", dynamic=True)
+    for line in lines:
+        plan = comm.reshard(line)
+        x = torch.randn(plan.src_shape)
+        assert torch.equal(compiled(x, plan), moved(x, plan)), line
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+with heddle.Comm.open(mesh="[dp=2 sp=2]") as comm:
+    nested = [f"f32[t={t} s={s}] on [dp=2 sp=2]: t@dp,t@sp -> s@dp,t@sp as s,t" for t, s in ((11, 7), (13, 9), (17, 8))]
+    assert graphs(nested) == 1
+    own = [f"f32[t={t} s=9] on [dp=2 sp=2]: t@sp({t - 3} 3) -> s@sp" for t in (11, 13)]
+    assert graphs(own) == 2  # lengths are words of the line
+print("ok")
+""", 4)
 
 
 def test_a_model_on_several_ranks_compiled(tmp_path):

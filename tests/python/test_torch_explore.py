@@ -230,13 +230,21 @@ def test_the_model_file_is_read_by_the_planner(tmp_path):
 
 def test_the_command(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text("import torch\n\ndef made():\n    return torch.nn.Sequential(torch.nn.Linear("
-                                      "3, 4)), (torch.randn(2, 7, 3),)\n\ndef three():\n    return 3\n")
+                                      "3, 4)), (torch.randn(2, 7, 3),)\n\ndef three():\n    return 3\n\ndef none():\n"
+                                      "    pass\n\ndef wanting(what):\n    pass\n\nnumber = 3\n")
+    (tmp_path / "broken.py").write_text("1 / 0\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for words, code, said in ((["mine:made"], 0, "0 (Linear): free b s"),
                               (["mine:made", "--table"], 0, "(model)  b    free"),
                               (["mine"], 2, "wanted MODULE:FACTORY"),
                               (["mine:nothing"], 2, "no attribute 'nothing'"), (["mine:three"], 2, "returned a int"),
+                              (["mine:none"], 2, "returned a NoneType, wanted a model and"),
+                              (["mine:wanting"], 2, "missing 1 required positional argument: 'what': wanted a function "
+                                                    "without arguments"),
+                              (["mine:number"], 2, "is not callable: wanted a function"),
+                              (["broken:made"], 2, "the import of broken raises ZeroDivisionError: division by zero"),
+                              (["nowhere:made"], 2, "No module named 'nowhere': wanted a module that Python finds"),
                               (["mine:made", "--output", "x.yaml"], 2, "no module of a list of modules")):
         assert main(words) == code
         seen = capsys.readouterr()

@@ -68,6 +68,15 @@ class Line:
     def itemsize(self) -> int:
         return lib.heddle_dtype_bytes(self._c.shape.dtype)
 
+    @property
+    def form(self) -> str:
+        """`text` with %d for extents: `form % shape` is `text`. It has the extents where blocks have lengths of their
+        own."""
+        head, rest = self.text.split("]", 1)
+        if any(n > 0 for layout in (self._c.from_, self._c.to) for n in layout.nshards[: self._c.mesh.naxes]):
+            return self.text
+        return f"{self.dtype}[{' '.join(f'{dim}=%d' for dim in self.dims)}]{rest}"
+
     def with_dtype(self, dtype: str) -> "Line":
         """The same line for elements of another type."""
         if dtype not in DTYPES:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 from torch.autograd import forward_ad
@@ -14,12 +14,12 @@ from ..reshard import Reshard
 from .eager import is_eager, is_transformed, tangent_of
 from .ones import check_empty, filled, held
 from .pooled import AS_BYTES, BY_DLPACK, DTYPES, pooled, tensor_of
-from .texts import paired, shapes_of, texts_of
+from .texts import paired, shapes_by, shapes_of, texts_of
 
 _ops = torch.library.Library("heddle", "DEF")
-_ops.define("reshard(Tensor x, str line, str back, int comm) -> Tensor")
+_ops.define("reshard(Tensor x, str line, str back, SymInt[] extents, int comm) -> Tensor")
 _ops.define("reshard_packed(Tensor[] xs, str line, str back, int comm) -> Tensor")
-_ops.define("reshard_out(Tensor x, Tensor(a!) out, str line, int comm) -> ()")
+_ops.define("reshard_out(Tensor x, Tensor(a!) out, str line, SymInt[] extents, int comm) -> ()")
 
 
 def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None, *,
@@ -34,24 +34,32 @@ def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None, *
     """
     if type(plan) is not Reshard:
         check_plan("switch", plan, Reshard)
-    line, adjoint, _ = plan.texts
-    if out is None and empty == "nothing":  # `_shown` takes a while
+    if out is None and empty == "nothing" and not torch.compiler.is_compiling():  # `_shown` takes a while
+        line, adjoint, _ = plan.texts
         return resharded(x, line, adjoint, plan.comm, plan)
     if out is None:
-        return _shown(x, line, adjoint, plan, empty)
+        return _shown(x, plan, 1, empty)
     if empty != "nothing":
         raise ArgumentError(f"switch: empty is {empty!r}, with `out` wanted 'nothing'")
     check_device(x, plan.comm)
     check_device(out, plan.comm)
+    (line, *_), extents = _ways(plan)
     if x.is_complex() and out.is_complex():
         x, out_of_pairs, line = _pairs(x), torch.view_as_real(out), paired(line)
-        _switch_out(x, out_of_pairs, line, plan.comm)
+        _switch_out(x, out_of_pairs, line, plan.comm, None, extents)
     else:
-        _switch_out(x, out, line, plan.comm, plan)
+        _switch_out(x, out, line, plan.comm, plan, extents)
     return out
 
 
-def _switch_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: Comm, plan: Optional[Reshard] = None) -> None:
+def _ways(plan: Reshard) -> Tuple[Tuple[str, str, str], Tuple[int, ...]]:
+    """A plan's lines. A compiler has them without extents, which are numbers beside them and may be symbols: so plans
+    of other extents have the same graph."""
+    return (plan.forms, plan.extents) if torch.compiler.is_compiling() else (plan.texts, ())
+
+
+def _switch_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: Comm, plan: Optional[Reshard] = None,
+                extents: Sequence[int] = ()) -> None:
     if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad) or tangent_of(x) is not None:
         raise ArgumentError("switch: with `out` there is no gradient, and x or out wants one")
     if is_eager(x) and is_eager(out):
@@ -59,7 +67,7 @@ def _switch_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: Comm, plan:
     else:
         if not torch.compiler.is_compiling() and out.is_neg():  # which a compiler cannot ask
             raise ArgumentError("switch: out is a view that negates what its memory holds, wanted a dense tensor")
-        torch.ops.heddle.reshard_out(x, out, line, comm.number)
+        torch.ops.heddle.reshard_out(x, out, line, extents, comm.number)
 
 
 def split(x: torch.Tensor, plan: Reshard, *, empty: str = "nothing") -> torch.Tensor:
@@ -88,32 +96,38 @@ def gather(x: torch.Tensor, plan: Reshard, *, empty: str = "nothing") -> torch.T
 
 def _boundary(what: str, x: torch.Tensor, plan: Reshard, empty: str) -> torch.Tensor:
     check_plan(what, plan, Reshard)
-    line, _, back = plan.texts
-    if "sum@" in line:
-        raise ArgumentError(f"{line}: split and gather know no partial sums, switch does")
-    return _shown(x, line, back, plan, empty)
+    if "sum@" in plan.forms[0]:
+        raise ArgumentError(f"{plan.line.text}: split and gather know no partial sums, switch does")
+    return _shown(x, plan, 2, empty)
 
 
-def _shown(x: torch.Tensor, line: str, back: str, plan: Reshard, empty: str) -> torch.Tensor:
+def _shown(x: torch.Tensor, plan: Reshard, way: int, empty: str) -> torch.Tensor:
+    """`way`: which of the plan's lines the gradient goes by."""
+    lines, extents = _ways(plan)
     if empty == "nothing":
-        return resharded(x, line, back, plan.comm, plan)
+        return resharded(x, lines[0], lines[way], plan.comm, plan, extents)
     check_empty(empty)
     check_device(x, plan.comm)
-    return filled(resharded(held(x, plan.src_shape), line, back, plan.comm, plan), plan.dst_filled)
+    x = held(x, plan.src_shape)
+    return filled(resharded(x, lines[0], lines[way], plan.comm, plan, extents), plan.dst_filled)
 
 
-def resharded(x: torch.Tensor, line: str, back: str, comm: Comm, plan: Optional[Reshard] = None) -> torch.Tensor:
-    """x by a line; its gradient goes by the line `back`. `plan`: one of this line, for tensors of some dtype."""
+def resharded(x: torch.Tensor, line: str, back: str, comm: Comm, plan: Optional[Reshard] = None,
+              extents: Sequence[int] = ()) -> torch.Tensor:
+    """x by a line; its gradient goes by the line `back`. `plan`: one of this line, for tensors of some dtype.
+    `extents`: those of lines that a compiler has without."""
     check_device(x, comm)
     if x.is_complex():
-        return torch.view_as_complex(resharded(_pairs(x), paired(line), paired(back), comm))
+        return torch.view_as_complex(resharded(_pairs(x), paired(line), paired(back), comm, None, extents))
     if not is_eager(x):
         if is_transformed():
             return _Transformed.apply((line, back, comm, False), x)
-        y, tangent = torch.ops.heddle.reshard(x, line, back, comm.number), tangent_of(x)
-        return y if tangent is None else forward_ad.make_dual(y, resharded(tangent, line, back, comm))
+        y, tangent = torch.ops.heddle.reshard(x, line, back, extents, comm.number), tangent_of(x)
+        return y if tangent is None else forward_ad.make_dual(y, resharded(tangent, line, back, comm, None, extents))
+    if extents:  # of a graph that is run now
+        line, back = line % tuple(extents), back % tuple(extents)
     if x.requires_grad and torch.is_grad_enabled():
-        return _Resharded.apply(x, (line, back, comm, plan))
+        return _Resharded.apply(x, (line, back, comm, plan, ()))
     return _reshard(x, line, comm, plan)
 
 
@@ -260,9 +274,10 @@ def empty(plan: Reshard, dtype: torch.dtype, side: str = "dst") -> torch.Tensor:
     return pooled(plan.comm, shape, dtype)
 
 
-def _fake(x: torch.Tensor, line: str, back: str, comm: int) -> torch.Tensor:
+def _fake(x: torch.Tensor, line: str, back: str, extents: Sequence[Any], comm: int) -> torch.Tensor:
     rank = by_number(comm).rank
-    src_shape, dst_shape = shapes_of(line, rank)
+    src_shape, dst_shape = shapes_by(line, extents, rank)
+    line = line.replace("%d", "%s") % tuple(extents)
     _moved_as(x, line)
     _fit(x, line, src_shape, rank)
     return x.new_empty(dst_shape)
@@ -276,8 +291,8 @@ def _fake_packed(xs: List[torch.Tensor], line: str, back: str, comm: int) -> tor
     return xs[0].new_empty(dst_shape)
 
 
-def _fake_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: int) -> None:
-    _fit_out(out, x, line, tuple(_fake(x, line, line, comm).shape))
+def _fake_out(x: torch.Tensor, out: torch.Tensor, line: str, extents: Sequence[Any], comm: int) -> None:
+    _fit_out(out, x, line.replace("%d", "%s") % tuple(extents), tuple(_fake(x, line, line, extents, comm).shape))
 
 
 @functools.lru_cache(maxsize=None)
@@ -286,12 +301,12 @@ def _nothing() -> torch.Tensor:
         return torch.empty(0)
 
 
-_Way = Tuple[str, str, Comm, Optional[Reshard]]  #: as `resharded` has it
+_Way = Tuple[str, str, Comm, Optional[Reshard], Sequence[int]]  #: as `resharded` has it
 
 
 def _setup(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
-    _, line, back, comm = inputs
-    ctx.way = line, back, by_number(comm), None
+    _, line, back, *extents, comm = inputs
+    ctx.way = line, back, by_number(comm), None, extents[0] if extents else ()
     _save(ctx)
 
 
@@ -303,12 +318,12 @@ def _save(ctx: Any) -> None:
 
 def _gradient(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
     ctx.saved_tensors
-    line, back, comm, _ = ctx.way
-    return resharded(gradient, back, line, comm)
+    line, back, comm, _, extents = ctx.way
+    return resharded(gradient, back, line, comm, None, extents)
 
 
 def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
-    return _gradient(ctx, gradient), None, None, None
+    return _gradient(ctx, gradient), None, None, None, None
 
 
 #: those of a checkpoint, for one; None: there are none
@@ -366,10 +381,18 @@ def _backward_packed(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
     return list(_gradient(ctx, gradient).unbind(0)), None, None, None
 
 
+def _reshard_op(x: torch.Tensor, line: str, back: str, extents: Sequence[int], comm: int) -> torch.Tensor:
+    return _reshard(x, line % tuple(extents), by_number(comm))
+
+
+def _reshard_out_op(x: torch.Tensor, out: torch.Tensor, line: str, extents: Sequence[int], comm: int) -> None:
+    _reshard_out(x, out, line % tuple(extents), by_number(comm))
+
+
 for _device in ("CPU", "CUDA"):
-    _ops.impl("reshard", lambda x, line, back, comm: _reshard(x, line, by_number(comm)), _device)
+    _ops.impl("reshard", _reshard_op, _device)
     _ops.impl("reshard_packed", _reshard_packed, _device)
-    _ops.impl("reshard_out", lambda x, out, line, comm: _reshard_out(x, out, line, by_number(comm)), _device)
+    _ops.impl("reshard_out", _reshard_out_op, _device)
 torch.library.register_fake("heddle::reshard", _fake, lib=_ops)
 torch.library.register_fake("heddle::reshard_packed", _fake_packed, lib=_ops)
 torch.library.register_fake("heddle::reshard_out", _fake_out, lib=_ops)

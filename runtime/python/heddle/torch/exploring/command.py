@@ -28,8 +28,15 @@ def _made(name: str) -> Tuple[Any, Any]:
     try:
         make = getattr(importlib.import_module(module), factory)
     except (ImportError, AttributeError) as error:
-        raise ArgumentError(f"'{name}': {error}") from None
-    made = make()
+        raise ArgumentError(f"'{name}': {error}: wanted a module that Python finds from here, and a function in it"
+                            ) from None
+    except Exception as error:  # whatever the file raises
+        raise ArgumentError(f"'{name}': the import of {module} raises {type(error).__name__}: {error}") from error
+    try:
+        made = make()
+    except Exception as error:  # whatever the factory raises
+        raise ArgumentError(f"'{name}' raised {type(error).__name__}: {error}: wanted a function without arguments "
+                            "that returns a model and its arguments") from error
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], (Mapping, tuple)):
         raise ArgumentError(f"'{name}' returned a {type(made).__name__}, wanted a model and a dict or a tuple of its "
                             "arguments")
