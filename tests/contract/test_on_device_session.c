@@ -292,6 +292,7 @@ HD_RANK_CASE(what_is_enqueued_keeps_its_memory, "2 threads cuda peer")
     HD_TRY(heddle_session_enter(f.session, "s.attn", &x.x, NULL, stream));
     HD_TRY(heddle_session_rewind(f.session));
     HD_TRY(heddle_session_enter(f.session, "s.attn", &whole.x, NULL, stream));
+    usleep(50000); /* until rank 1 has copied its source, which rank 0 does not fetch yet */
     HD_TRY(take_and_write(taken, comm, other));
     HD_TRY(heddle_comm_barrier(comm));
     sim.release();

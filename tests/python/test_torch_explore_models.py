@@ -194,6 +194,21 @@ class Windows(torch.nn.Module):
         return (x + y).permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)
 
 
+class Convolved(torch.nn.Module):
+    """Rows of neighbours before those of attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.near = torch.nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+        self.layers = torch.nn.ModuleList(Joint() for _ in range(2))
+
+    def forward(self, x):
+        x = self.near(x.mT).mT
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
 class OuterProduct(torch.nn.Module):
     """Of pairs of residues, over all sequences."""
 
@@ -280,12 +295,19 @@ def near():
     return Near(), dict(x=torch.randn(2, 11, WIDTH))
 
 
+def convolved():
+    return Convolved(), dict(x=torch.randn(2, 11, WIDTH))
+
+
 def evoformer():
     return Pairs(), dict(m=torch.randn(1, 5, 7, WIDTH), z=torch.randn(1, 7, 7, WIDTH))
 
 
-WANTED = {classified: ("alike=1", "rows of s are cut"), divided: ("(1 + h _)", "h is cut all the way; 4 by Switch"),
+WANTED = {classified: ("alike=1", "rows of s are cut"),
+          divided: ("(1 + h _)", "h is cut all the way; 4 by Switch; the planner has no schedule of it: in 'layers.0' it "
+                                 "cuts f or s, and no part of them"),
           together: ("rows of (l + s) are cut as one dim from 'layers.0' on", "Attend(over='rows'"),
+          convolved: ("s is cut all the way; 1 by Halo, 2 by Attend", "layers.1: keep to s@sp, 0 bytes by ulysses, "),
           evoformer: ("Attend(over='h'", "h is cut all the way")}
 
 
@@ -294,6 +316,17 @@ def test_positions_vary_with_their_rows():
     found = ht.explore(model, **given)
     assert found.dims == {"b": 2, "s": 11, "l": 5} and found.fixed == (), found
     assert found[""].given == {"x": "b s _", "text": "b l _", "places": "s _"}, found[""]
+
+
+def test_a_plan_along_one_dim_has_a_schedule():
+    torch.manual_seed(0)
+    model, given = convolved()
+    found = ht.explore(model, **given)
+    plan = found.plan(model, "[sp=3]")
+    assert [(stage.layout, stage.method) for stage in plan.schedule.stages] == [("s@sp", "ulysses")] * 2, str(plan)
+    assert plan.schedule.bytes_total == found.schedule(model, plan, "[sp=3]").bytes_total > 0
+    machine = found.plan(model, "[sp=3]", machine="8xh100-nvlink").schedule
+    assert machine.predicted_s > 0 and plan.schedule.predicted_s == 0
 
 
 @pytest.mark.parametrize("made", WANTED)
