@@ -81,12 +81,19 @@ heddle_status program_run(int64_t ranks, const char *transport, const heddle_com
 {
     if (strcmp(transport, "auto") == 0) {
         heddle_comm *comm = NULL;
-        heddle_status st = heddle_comm_open(&comm, "auto", options);
+        heddle_comm_options want;
+        heddle_comm_options_init(&want);
+        want = options != NULL ? *options : want;
+        want.device = NULL; /* devices survive no fork: only who stays opens its own */
+        heddle_status st = heddle_comm_open(&comm, "auto", &want);
         const int size = st == HEDDLE_OK ? heddle_comm_size(comm) : 0;
-        if (size > 1) {
-            st = size != ranks ? heddle_set_error(HEDDLE_ERR_ARG, "%d ranks were started, but %lld are wanted", size,
-                                                  (long long)ranks)
-                               : fn(comm, arg);
+        if (size > 1 && size != ranks) {
+            st = heddle_set_error(HEDDLE_ERR_ARG, "%d ranks were started, but %lld are wanted", size, (long long)ranks);
+        } else if (size > 1) {
+            st = options != NULL && options->device != NULL
+                     ? heddle_comm_attach_device(comm, options->device, options->wire)
+                     : HEDDLE_OK;
+            st = st == HEDDLE_OK ? fn(comm, arg) : st;
         }
         heddle_comm_destroy(comm);
         if (st != HEDDLE_OK || size > 1) {

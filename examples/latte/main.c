@@ -69,7 +69,8 @@ static heddle_status run_rank(heddle_comm *comm, void *arg)
     st = st || net.rank != 0 ? st : program_printed();
     network_destroy(&net);
     free(result);
-    return st;
+    /* the device is there: what it cannot do is no missing one (NO_DEVICE) */
+    return st == HEDDLE_ERR_UNSUPPORTED ? heddle_set_error(HEDDLE_ERR_ARG, "%s", heddle_last_error()) : st;
 }
 
 /* All that can be wrong with what the user gave is found before ranks are started. */

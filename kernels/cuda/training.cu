@@ -278,10 +278,8 @@ HD_KERNEL(clip, clip_args, a)
     const int64_t infinities = (int64_t)hd_load_8(a.squares->lane + HD_SQUARES_INFINITIES);
     const int64_t nans = (int64_t)hd_load_8(a.squares->lane + HD_SQUARES_NANS);
     double factor = 1;
-    if (nans == 0 && infinities > 0) {
-        factor = 0;
-    } else if (nans == 0) {
-        const double norm = root_of(a.squares);
+    if (nans == 0) {
+        const double norm = infinities > 0 ? f64_of_bits((uint64_t)0x7ff << 52) : root_of(a.squares);
         factor = norm > a.max_norm ? hd_div_64(a.max_norm, norm) : 1;
     }
     uint64_t bits;

@@ -48,15 +48,17 @@ out:
     return st;
 }
 
-heddle_status hd_image_need_no_capture(const heddle_comm *comm, heddle_stream stream, const char *what,
-                                       const char *does)
+heddle_status hd_image_need_no_capture(heddle_comm *comm, heddle_stream stream, const char *what, const char *does)
 {
     const hd_device *device = hd_comm_device(comm);
     int captures = 0;
     heddle_status st = device->library->stream_captures(&captures, device->number, stream);
-    return st == HEDDLE_OK && captures ? hd_fail(HEDDLE_ERR_ARG, "rank %d: its stream is being captured, and %s %s",
-                                                 hd_comm_rank_name(comm, heddle_comm_rank(comm)), what, does)
-                                       : st;
+    if (st != HEDDLE_OK) {
+        return hd_comm_abort_with(comm, st);
+    }
+    return captures ? hd_fail(HEDDLE_ERR_ARG, "rank %d: its stream is being captured, and %s %s",
+                              hd_comm_rank_name(comm, heddle_comm_rank(comm)), what, does)
+                    : HEDDLE_OK;
 }
 
 heddle_status hd_image_open(hd_image *out, heddle_comm *comm, const void *array, size_t bytes, int reads,

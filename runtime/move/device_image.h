@@ -20,8 +20,7 @@ typedef struct hd_image {
 heddle_status hd_image_is_wanted(int *is_there, const heddle_comm *comm, const void *array, size_t bytes,
                                  const char *what);
 /* HEDDLE_ERR_ARG: `stream` of comm's device is being captured, and `what` `does` something that no graph can. */
-heddle_status hd_image_need_no_capture(const heddle_comm *comm, heddle_stream stream, const char *what,
-                                       const char *does);
+heddle_status hd_image_need_no_capture(heddle_comm *comm, heddle_stream stream, const char *what, const char *does);
 /* what: the call; the text is borrowed. reads: the array's bytes are in the image on return, which is when `stream` has
  * come so far. HEDDLE_ERR_ARG also: `stream` is being captured. However it
  * goes it is closed afterwards. */

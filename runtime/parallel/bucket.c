@@ -289,7 +289,10 @@ heddle_status heddle_bucket_create(heddle_bucket **out, heddle_comm *comm, const
     st = make_steps(bucket);
     st = st == HEDDLE_OK ? make_buffers(bucket) : st;
     st = st == HEDDLE_OK ? hd_bucket_on_make(bucket) : st;
-    HD_TRY(hd_creation_end(comm, st));
+    HD_TRY(hd_creation_end(comm, st)); /* ranks of a norm are not those of a sum */
+    if (hd_bucket_on_has_sum(bucket)) {
+        HD_TRY(hd_creation_end(comm, hd_bucket_on_make_sum(bucket)));
+    }
     *out = bucket;
     bucket = NULL;
 out:

@@ -5,26 +5,33 @@
 #include <string.h>
 
 /* The others wait for what a device that fails does not bring: they are told. */
-static heddle_status launched(const heddle_bucket *bucket, int code, const char *what)
+static heddle_status launched(const heddle_bucket *bucket, heddle_status st, int code, const char *what)
 {
     const hd_device *device = bucket->device;
-    heddle_status st = code == 0 ? HEDDLE_OK : device->library->status(code, device->number, what);
+    st = code == 0 ? st : device->library->status(code, device->number, what);
     return st == HEDDLE_OK ? st : hd_comm_abort_with(bucket->comm, st);
 }
 
 #define LAUNCH(bucket, what, slot, ...)                                                                                \
     do {                                                                                                               \
         int before_ = 0, code_ = 0;                                                                                    \
-        HD_TRY((bucket)->device->library->enter(&before_, (bucket)->device->number));                                  \
-        code_ = (bucket)->on.kernels->slot(__VA_ARGS__);                                                               \
-        (bucket)->device->library->leave(before_);                                                                     \
-        HD_TRY(launched(bucket, code_, what));                                                                         \
+        const heddle_status entered_ = (bucket)->device->library->enter(&before_, (bucket)->device->number);           \
+        if (entered_ == HEDDLE_OK) {                                                                                   \
+            code_ = (bucket)->on.kernels->slot(__VA_ARGS__);                                                           \
+            (bucket)->device->library->leave(before_);                                                                 \
+        }                                                                                                              \
+        HD_TRY(launched(bucket, entered_, code_, what));                                                               \
     } while (0)
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
-/* Counters of all ranks of the norm, of this rank's. */
-static heddle_status make_sum(heddle_bucket *bucket)
+int hd_bucket_on_has_sum(const heddle_bucket *bucket)
+{
+    return bucket->device != NULL && bucket->device->library->kernels != NULL && bucket->norm_group != NULL &&
+           heddle_comm_size(bucket->norm_group) > 1;
+}
+
+heddle_status hd_bucket_on_make_sum(heddle_bucket *bucket)
 {
     heddle_reshard_options options;
     const heddle_shape shape = {.dtype = HEDDLE_I64, .ndim = 1, .dim = {{.name = "n", .extent = HD_SQUARES_LANES}}};
@@ -54,9 +61,6 @@ heddle_status hd_bucket_on_make(heddle_bucket *bucket)
     on->squares = memory;
     on->scratch = on->squares + 2;
     on->clip = (double *)((char *)memory + bytes) - 1;
-    if (bucket->norm_group != NULL && heddle_comm_size(bucket->norm_group) > 1) {
-        HD_TRY(make_sum(bucket));
-    }
 out:
     return st;
 }

@@ -70,7 +70,10 @@ struct heddle_bucket {
  * how many. */
 int64_t hd_bucket_own(const heddle_bucket *bucket, int index, int64_t first, int64_t *lo, int64_t *at);
 
-heddle_status hd_bucket_on_make(heddle_bucket *bucket);
+heddle_status hd_bucket_on_make(heddle_bucket *bucket); /* of this rank alone */
+/* Counters of all ranks of the norm, of this rank's: the same on all ranks. Made collectively over the norm's. */
+int hd_bucket_on_has_sum(const heddle_bucket *bucket);
+heddle_status hd_bucket_on_make_sum(heddle_bucket *bucket);
 void hd_bucket_on_free(heddle_bucket *bucket);
 /* Enqueued, where there are kernels. *out: the squares of all ranks of the norm, on the device. */
 heddle_status hd_bucket_on_squares(const hd_squares **out, heddle_bucket *bucket, heddle_stream stream);

@@ -213,8 +213,9 @@ static void counted_check(const counted *c)
     }
     const double norm = hd_squares_root(&got);
     OK(cudaMalloc((void **)&clip_there, sizeof clip));
-    for (int i = 0; i < 3; i++) {
-        const double most = i == 0 ? 1 : isfinite(norm) ? norm * (i == 1 ? 0.7 : 1.2) : 3;
+    const double some = isfinite(norm) ? norm : 3, limits[] = {1, some * 0.7, some * 1.2, INFINITY};
+    for (int i = 0; i < 4; i++) {
+        const double most = limits[i];
         OK(device->clip(clip_there, c->there, most, NULL));
         OK(cudaMemcpy(&clip, clip_there, sizeof clip, cudaMemcpyDeviceToHost));
         assert_true(clip == (norm > most ? most / norm : 1)); /* as heddle_adamw_step_clipped has it */

@@ -2,8 +2,10 @@
  * by every wire. */
 #include "nccl_sim.h"
 #include "runtime/verify/random.h"
+#include "time_limit.h"
 
 #include <heddle/train/adamw.h>
+#include <stdatomic.h>
 
 static const heddle_wire wires[] = {HEDDLE_WIRE_PEER, HEDDLE_WIRE_NCCL, HEDDLE_WIRE_HOST};
 
@@ -228,4 +230,59 @@ HD_CASE(what_cannot_be_stepped_is_refused)
     heddle_comm_options options = by_nccl(20000);
     options.wire = HEDDLE_WIRE_PEER;
     HD_OK(heddle_run_ranks_with(1, "threads", &options, refuses, NULL));
+}
+
+/* --- calls of the device that fail -------------------------------------------------------------------------------- */
+
+typedef struct accident_at {
+    int64_t call;
+    _Atomic int comes; /* the other rank, to the step */
+    int is_last;
+} accident_at;
+
+/* A call of rank 1 in a step that clips fails: it says so, and the other one hears of it long before the deadline. */
+static heddle_status broken_step(heddle_comm *comm, void *arg)
+{
+    accident_at *at = arg;
+    twin t;
+    device_sim sim;
+    const way of = {"[sp=2]", 1, 0, 0, 0, 0.5};
+    const int is_broken = heddle_comm_rank(comm) == 1;
+    int64_t copied = 0;
+    heddle_status st = twin_make(&t, comm, &of), broken;
+    HD_TRY(st);
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(one_step(&t, 0, &copied));
+    const int64_t start_ns = hd_now_ns(), calls = sim.calls();
+    atomic_fetch_add(&at->comes, !is_broken);
+    for (int turn = 0; atomic_load(&at->comes) == 0 && hd_now_ns() - start_ns < hd_test_limit_ns(5); turn++) {
+        hd_nap(turn);
+    }
+    sim.fail_at(is_broken ? at->call : 0, 999);
+    broken = heddle_adamw_step(t.adamw[1], 1e-2, t.stream);
+    sim.fail_at(0, 0);
+    if (is_broken) {
+        CHECK(broken == HEDDLE_OK || (broken == HEDDLE_ERR_DEVICE && says("failed with error 999")));
+        at->is_last = sim.calls() - calls < at->call;
+    }
+    broken = broken == HEDDLE_OK ? device_settle(comm, t.stream) : broken;
+    broken = broken == HEDDLE_OK ? heddle_comm_barrier(comm) : broken;
+    CHECK(is_broken || broken == HEDDLE_OK || broken == HEDDLE_ERR_PEER);
+    CHECK(hd_now_ns() - start_ns < hd_test_limit_ns(5));
+out:
+    twin_free(&t);
+    return st;
+}
+
+HD_CASE(all_are_told_of_a_device_that_fails)
+{
+    accident_at *at = hd_shared(sizeof *at);
+    heddle_comm_options options = by_nccl(20000);
+    options.wire = HEDDLE_WIRE_PEER;
+    do {
+        at->call++;
+        at->comes = 0;
+        HD_OK(heddle_run_ranks_with(2, "shm", &options, broken_step, at));
+    } while (!at->is_last);
+    assert_in_range(at->call, 20, 400);
 }

@@ -220,3 +220,63 @@ HD_CASE(refused)
 {
     on_wires(refuses);
 }
+
+/* --- a creation that fails on one rank ---------------------------------------------------------------------------- */
+
+enum { STAGES = 2, ALL = STAGES * N, MOST_ALLOCATIONS = 3000 };
+
+static heddle_status make_of_stages(heddle_bucket **out, const bucket_job *j)
+{
+    heddle_status st;
+    heddle_mesh mesh;
+    heddle_bucket_options options;
+    heddle_bucket_options_init(&options);
+    options.space = HEDDLE_SPACE_DEVICE;
+    options.device = heddle_comm_device(j->comm);
+    options.sum_axes = 2;
+    options.norm_axes = 1;
+    options.shard_axis = 1;
+    HD_TRY(heddle_mesh_parse(&mesh, "[pp=2 sp=2]"));
+    st = heddle_bucket_create(out, j->comm, &mesh, j->part, PARTS, &options);
+out:
+    return st;
+}
+
+/* Every allocation of rank 1 fails once: all are told, also those that only share the norm with it, and the bucket that
+ * is made in the end works. */
+static heddle_status out_of_memory(bucket_job *j)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_bucket *bucket = NULL;
+    const int rank = heddle_comm_rank(j->comm);
+    int failed = 0, all[ALL];
+    double found = 0;
+    for (long nth = 1; bucket == NULL && nth <= MOST_ALLOCATIONS; nth++) {
+        hd_alloc_fail_at(rank == 1 ? nth : 0);
+        const int made = (int)make_of_stages(&bucket, j);
+        hd_alloc_fail_at(0);
+        HD_TRY(heddle_comm_allgather(j->comm, &made, all, sizeof made));
+        for (int r = 0; r < ALL; r++) {
+            const heddle_status other = r == 1 ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_PEER;
+            CHECK(all[r] == (int)(all[1] == HEDDLE_OK ? HEDDLE_OK : other));
+        }
+        failed += made != HEDDLE_OK;
+    }
+    CHECK(failed > 2 && bucket != NULL);
+    HD_TRY(fill(j));
+    HD_TRY(heddle_bucket_reduce(bucket, j->stream));
+    HD_TRY(heddle_bucket_norm(&found, bucket, j->stream));
+    CHECK(found > 0);
+    st = heddle_comm_barrier(j->comm);
+out:
+    heddle_bucket_destroy(bucket);
+    return st;
+}
+
+HD_CASE(all_are_told_of_a_rank_without_memory)
+{
+    const body does = out_of_memory;
+    heddle_comm_options options = by_nccl(5000);
+    options.wire = HEDDLE_WIRE_PEER;
+    HD_OK(heddle_run_ranks_with(ALL, "shm", &options, with_parts, (void *)&does));
+}

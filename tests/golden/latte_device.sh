@@ -50,6 +50,14 @@ for ranks in 2 3; do
 done
 run some --ranks 2 --transport shm --device cuda --wire host
 same one some "two processes, wire host"
+run some --ranks 2 --device cuda --wire host # no rank has a device before it is a process
+same one some "no launcher"
+export HEDDLE_SIZE=2 HEDDLE_KEY=latte-$$
+HEDDLE_RANK=1 run other --ranks 2 --device cuda &
+HEDDLE_RANK=0 run some --ranks 2 --device cuda
+wait $! || fail "rank 1"
+unset HEDDLE_SIZE HEDDLE_KEY
+same one some "a launcher"
 run some --mesh '[a=2 b=2]' --transport threads --device cuda --wire peer
 same one some "two axes"
 run ring-host --ranks 2 --transport threads --method t.attn=ring
@@ -81,4 +89,6 @@ refused 2 "--wire goes with --device" --wire peer
 refused 2 "is auto, peer, nccl or host, not best" --device cuda --wire best
 HEDDLE_CUDASIM_DEVICES=0 refused 77 "no CUDA-capable device\|no device" --device cuda --transport threads
 HEDDLE_MODULE_PATH=$work refused 77 "libheddle_none" --device none --transport threads
+python3 "$HEDDLE_SOURCE/tests/golden/latte_folder.py" "$work/plain" heads=1 head_dim=264 layers=1 || fail "no wide folder"
+refused 1 "heads of 264 channels of f32: attention on devices takes up to" --ranks 1 --device cuda --transport threads
 echo ok
