@@ -145,9 +145,46 @@ HD_CASE(what_is_no_rows_of_the_device_is_refused)
     assert_true(says("heddle_rows_dense: -1 rows of 4 and 4 elements"));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_rows_dense(comm, x, x, 1, 0, x, NULL, 4, HEDDLE_F32, HEDDLE_NO_STREAM));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_rows_norm(comm, x, x, 1, 4, x, NULL, 0, 0, HEDDLE_F32, HEDDLE_NO_STREAM));
-    assert_true(says("a shift, no scale"));
-    HD_OK(heddle_rows_norm(comm, x, x, 0, 4, NULL, NULL, 0, 0, HEDDLE_F32, HEDDLE_NO_STREAM));
-    heddle_buffer_free(comm, x);
+    assert_true(says("a shift without scale: both or none"));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_rows_norm(comm, x, x, 2, 4, x, x, 1, -4, HEDDLE_F32, HEDDLE_NO_STREAM));
+    assert_true(says("samples of 1 rows, -4 elements apart: 0 to 2147483647 of both"));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_rows_norm(comm, x, x, 2, 4, x, x, -1, 4, HEDDLE_F32, HEDDLE_NO_STREAM));
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_rows_dense(comm, x, NULL, 1, 4, x, NULL, 4, HEDDLE_F32, HEDDLE_NO_STREAM));
+    assert_true(says("heddle_rows_dense: x is NULL"));
     heddle_comm_destroy(without);
+    heddle_buffer_free(comm, x);
+    heddle_comm_destroy(comm);
+}
+
+HD_CASE(what_lies_between_elements_is_refused)
+{
+    static const char *const names[] = {"multiple of 4, the bytes of an element of f32",
+                                        "multiple of 2, the bytes of an element of bf16"};
+    heddle_comm *comm = alone();
+    float here[16] = {0};
+    char *x = placed_on(comm, here, sizeof here);
+    float *vector = (float *)x, *between = (float *)(x + 2);
+    for (int i = 0; i < 2; i++) {
+        void *odd = x + (i == 0 ? 2 : 1);
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_rows_add(comm, x, odd, 1, 2, dtypes[i], HEDDLE_NO_STREAM));
+        assert_true(says("heddle_rows_add: ") && says(names[i]));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_rows_dense(comm, x, x, 1, 2, x, odd, 2, dtypes[i], HEDDLE_NO_STREAM));
+        assert_true(says("heddle_rows_dense: ") && says(names[i]));
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_rows_norm(comm, odd, x, 1, 2, NULL, NULL, 0, 0, dtypes[i], HEDDLE_NO_STREAM));
+        HD_FAILS(HEDDLE_ERR_ARG,
+                 heddle_rows_norm(comm, x, x, 1, 2, vector, between, 0, 0, dtypes[i], HEDDLE_NO_STREAM));
+        assert_true(says("heddle_rows_norm: ") && says(names[0]));
+    }
+    heddle_buffer_free(comm, x);
+    heddle_comm_destroy(comm);
+}
+
+/* A rank may have none. */
+HD_CASE(no_rows_want_no_arrays)
+{
+    heddle_comm *comm = alone();
+    HD_OK(heddle_rows_dense(comm, NULL, NULL, 0, 4, NULL, NULL, 4, HEDDLE_F32, HEDDLE_NO_STREAM));
+    HD_OK(heddle_rows_add(comm, NULL, NULL, 0, 4, HEDDLE_F32, HEDDLE_NO_STREAM));
+    HD_OK(heddle_rows_norm(comm, NULL, NULL, 0, 4, NULL, NULL, 0, 0, HEDDLE_F32, HEDDLE_NO_STREAM));
     heddle_comm_destroy(comm);
 }

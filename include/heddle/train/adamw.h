@@ -19,7 +19,8 @@ extern "C" {
  *
  * in f64 per element, every operation rounded by itself, m, v and param rounded to f32 once: sharded and not sharded
  * give the same bits, and so do the host and a device (but for those of a NaN). The state lies where the bucket's parts
- * do. On a device a step only enqueues; with max_norm, too: the norm stays there. */
+ * do. On a device the norm stays there: by the wires peer and nccl a step only enqueues. By the wire host what goes
+ * between ranks (the sum of norms, the gather) waits for the stream and for the others, as every reshard there. */
 typedef struct heddle_adamw heddle_adamw;
 
 typedef struct heddle_adamw_options {
@@ -39,7 +40,8 @@ HEDDLE_CHECKED heddle_status heddle_adamw_create(heddle_adamw **out, heddle_buck
 HEDDLE_API void heddle_adamw_destroy(heddle_adamw *adamw); /* NULL is legal; before its bucket */
 /* One step on reduced gradients: updates the own block, then heddle_bucket_gather. Collective with a shard axis or with
  * max_norm. HEDDLE_ERR_ARG: a learning rate that is negative or no number; the stream is being captured (steps are
- * counted on the host). Errors as for heddle_bucket_gather, with max_norm also of heddle_bucket_norm. */
+ * counted on the host). HEDDLE_ERR_DEVICE: a call of the device failed; names it; the others are told. Errors as for
+ * heddle_bucket_gather, with max_norm also of heddle_bucket_norm. */
 HEDDLE_CHECKED heddle_status heddle_adamw_step(heddle_adamw *adamw, double learning_rate, heddle_stream stream);
 /* The same with a norm the caller has made, where a model's parameters are in several buckets: the square root of the
  * sum of the squares of their norms. HEDDLE_ERR_ARG also: a negative norm. With a norm that is NaN nothing is clipped:

@@ -64,16 +64,18 @@ HEDDLE_CHECKED heddle_status heddle_bucket_create(heddle_bucket **out, heddle_co
                                                   const heddle_bucket_options *options);
 HEDDLE_API void heddle_bucket_destroy(heddle_bucket *bucket); /* NULL is legal */
 /* Collective. Every rank's parts get the reduced gradients; with a shard axis only the own block is complete and the
- * rest is left as it was. Errors as for heddle_reshard_execute. */
+ * rest is left as it was. Errors as for heddle_reshard_execute; HEDDLE_ERR_DEVICE also of copies and launches, of which
+ * the others are told. */
 HEDDLE_CHECKED heddle_status heddle_bucket_reduce(heddle_bucket *bucket, heddle_stream stream);
 /* Collective. Parameters of the own block to all ranks of the shard axis; without one nothing is done. Errors as for
- * heddle_reshard_execute. */
+ * heddle_bucket_reduce. */
 HEDDLE_CHECKED heddle_status heddle_bucket_gather(heddle_bucket *bucket, heddle_stream stream);
 /* Square root of the sum of squares of the reduced gradients, over the norm axes too: summed without rounding, so the
  * same bits on every rank and with or without a shard axis. Collective over the shard and norm axes. NaN and infinity
  * give NaN and infinity. Of a device's gradients the sums are made there; the call waits for the stream, and copies
  * some 200 bytes to the host.
- * HEDDLE_ERR_ARG: the stream is being captured. Errors as for heddle_comm_allreduce_sum. */
+ * HEDDLE_ERR_ARG: the stream is being captured. Errors as for heddle_comm_allreduce_sum, of a device's gradients as for
+ * heddle_bucket_reduce. */
 HEDDLE_CHECKED heddle_status heddle_bucket_norm(double *out, heddle_bucket *bucket, heddle_stream stream);
 HEDDLE_API void heddle_bucket_zero(heddle_bucket *bucket, heddle_stream stream); /* gradients to 0; NULL is legal */
 

@@ -29,16 +29,21 @@ static heddle_status check(hd_device *device, const char *function, int64_t rows
     return hd_device_load_kernels(device);
 }
 
-/* Of several arrays the first that is not the device's; NULL are none. */
-static heddle_status check_places(hd_device *device, const char *function, const void *const *at, int n)
+/* Of several arrays the first that is not the device's, or lies between elements; NULL are none. */
+static heddle_status check_places(hd_device *device, const char *function, const void *const *at, int n,
+                                  heddle_dtype dtype)
 {
     heddle_status st = HEDDLE_OK;
+    const size_t bytes = heddle_dtype_bytes(dtype);
     for (int i = 0; i < n && st == HEDDLE_OK; i++) {
         hd_stray stray = HD_STRAY_NOT;
         st = at[i] != NULL ? hd_device_stray(&stray, device, HEDDLE_SPACE_DEVICE, at[i]) : HEDDLE_OK;
         if (st == HEDDLE_OK && stray != HD_STRAY_NOT) {
             st = hd_fail(HEDDLE_ERR_ARG, "%s: %p is memory of %s, not of %s", function, at[i],
                          stray == HD_STRAY_HOST ? "the host" : "another device", device->name);
+        } else if (st == HEDDLE_OK && (uintptr_t)at[i] % bytes != 0) {
+            st = hd_fail(HEDDLE_ERR_ARG, "%s: %p is no multiple of %zu, the bytes of an element of %s", function, at[i],
+                         bytes, heddle_dtype_name(dtype));
         }
     }
     return st;
@@ -60,11 +65,12 @@ heddle_status heddle_rows_dense(heddle_comm *comm, void *out, const void *x, int
                                 heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(comm, out, x, weight));
+    HD_TRY(HD_NEED(comm));
     hd_device *device = hd_comm_device(comm);
     const void *const places[] = {out, x, weight, bias};
     HD_TRY(check(device, __func__, rows, k, n, dtype));
-    HD_TRY(check_places(device, __func__, places, 4));
+    HD_TRY(rows > 0 ? HD_NEED(out, x, weight) : HEDDLE_OK);
+    HD_TRY(check_places(device, __func__, places, 4, dtype));
     const heddle_product of = {
         .kind = HEDDLE_PRODUCT_FORWARD, .dtype = dtype, .dst_dtype = dtype, .n = n, .k = k, .has_bias = bias != NULL};
     const heddle_product_call call = {.dst = out, .src = x, .with = weight, .bias = bias, .rows = rows};
@@ -77,11 +83,12 @@ heddle_status heddle_rows_add(heddle_comm *comm, void *x, const void *y, int64_t
                               heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(comm, x, y));
+    HD_TRY(HD_NEED(comm));
     hd_device *device = hd_comm_device(comm);
     const void *const places[] = {x, y};
     HD_TRY(check(device, __func__, rows, c, c, dtype));
-    HD_TRY(check_places(device, __func__, places, 2));
+    HD_TRY(rows > 0 ? HD_NEED(x, y) : HEDDLE_OK);
+    HD_TRY(check_places(device, __func__, places, 2, dtype));
     const hd_device_rows of = {.dtype = dtype, .rows = rows, .c = c};
     LAUNCH(device, gate_residual, &of, x, y, dtype, NULL, NULL, stream);
 out:
@@ -93,15 +100,21 @@ heddle_status heddle_rows_norm(heddle_comm *comm, void *out, const void *x, int6
                                heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(HD_NEED(comm, out, x));
+    HD_TRY(HD_NEED(comm));
     hd_device *device = hd_comm_device(comm);
-    const void *const places[] = {out, x, shift, scale};
+    const void *const places[] = {out, x}, *const vectors[] = {shift, scale};
     HD_TRY(check(device, __func__, rows, c, c, dtype));
-    if (sample_rows < 0 || sample_rows > MOST_ROWS || (shift == NULL) != (scale == NULL)) {
-        return hd_fail(HEDDLE_ERR_ARG, "heddle_rows_norm: samples of %lld rows, %s shift, %s scale",
-                       (long long)sample_rows, shift == NULL ? "no" : "a", scale == NULL ? "no" : "a");
+    if (sample_rows < 0 || sample_rows > MOST_ROWS || sample_stride < 0 || sample_stride > MOST_ROWS) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_rows_norm: samples of %lld rows, %lld elements apart: 0 to %lld of both",
+                       (long long)sample_rows, (long long)sample_stride, (long long)MOST_ROWS);
     }
-    HD_TRY(check_places(device, __func__, places, 4));
+    if (rows > 0 && (shift == NULL) != (scale == NULL)) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_rows_norm: %s: both or none",
+                       shift == NULL ? "a scale without shift" : "a shift without scale");
+    }
+    HD_TRY(rows > 0 ? HD_NEED(out, x) : HEDDLE_OK);
+    HD_TRY(check_places(device, __func__, places, 2, dtype));
+    HD_TRY(check_places(device, __func__, vectors, 2, HEDDLE_F32));
     const hd_device_rows of = {
         .dtype = dtype, .rows = rows, .c = c, .sample_rows = sample_rows, .sample_stride = sample_stride};
     LAUNCH(device, norm_modulate, &of, out, x, shift, scale, stream);
