@@ -90,8 +90,10 @@ static void print_table(const calibrate_told *about, const calibrate_result *r)
     printf("\nwork and a transfer at the same time: the longer and %.0f %% of the shorter\n",
            (r->overlap_slowdown - 1) * 100);
     printf("work of all ranks at once: %.2f times as long as of one alone\n", r->crowding_slowdown);
-    printf("times are of the slowest rank, all ranks at work, the median of five turns' means; +: by how much\n"
-           "the median is above the fastest quarter; bytes are those that a rank sends\n");
+    const int turns = r->samples > 0 ? r->sample[0].turns : 0;
+    printf("times are of the slowest rank, all ranks at work, the mean of a turn, the median of %d turn%s; +: by how\n"
+           "much the median is above the fastest quarter; bytes are those that a rank sends\n",
+           turns, report_s(turns));
     printf("saved to %s after %.1f s\n", about->file, about->seconds);
 }
 

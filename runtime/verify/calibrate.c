@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST = 2, CROWDS = 16, CROWD_PART = 10 };
+enum { ROUGH_S = 3, LEAST = 2, CROWDS = 16, CROWD_PART = 10 };
 
 static const double SHORT_MS = 0.2; /* runs that take less are timed several at once */
 
@@ -20,7 +20,7 @@ static int describe(calibrate_run *run, heddle_comm *comm, const calibrate_optio
     memcpy(described.ms, sample->ms, sizeof described.ms);
     memcpy(described.turn_ms, sample->turn_ms, sizeof described.turn_ms);
     *sample = described;
-    *run = (calibrate_run){.comm = comm, .sample = sample, .is_rough = o->seconds < CALIBRATE_TURNS};
+    *run = (calibrate_run){.comm = comm, .sample = sample, .is_rough = o->seconds < ROUGH_S};
     int works = 0;
     if (calibrate_work_at(run, index)) {
         return 1;
@@ -188,7 +188,7 @@ static heddle_status time_crowding(calibrate_result *out, heddle_comm *comm, con
 
 heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const calibrate_options *options)
 {
-    const int turns = options->seconds >= CALIBRATE_TURNS ? CALIBRATE_TURNS : 1;
+    const int turns = options->seconds >= ROUGH_S ? CALIBRATE_TURNS : 1;
     heddle_status st = HEDDLE_OK;
     calibrate_run run;
     *out = (calibrate_result){

@@ -65,7 +65,7 @@ typedef struct calibrate_result {
 } calibrate_result;
 
 /* Collective, the same on every rank: every operation several times, all ranks at the same time, in five turns through
- * the list, because a machine's speed drifts. calibrate_free in any case. */
+ * the list, because a machine's speed drifts; in one where there is little time. calibrate_free in any case. */
 heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const calibrate_options *options);
 void calibrate_free(calibrate_result *result);
 
