@@ -6,8 +6,10 @@
 
 static cudaStream_t streams; /* all, newest first */
 
-/* The handle of the stream that was destroyed last, whose work may go on: the next one's. NULL: none. */
+/* The handle of the stream that was destroyed last, whose work may go on: the next one's. NULL: none, so the next one's
+ * is new. No address of memory: allocators order threads, or race where ThreadSanitizer sees no lock (hd_sim_lock). */
 static cudaStream_t spare;
+static uintptr_t handles = 1 << 16;
 
 /* What streams send goes to the device by a few connections, each of which hands on in the order in which things came:
  * what waits for its stream's turn keeps back all that came later, of other streams too. */
@@ -297,7 +299,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned int flags, 
     hd_sim_lock();
     cudaStream_t stream = make(hd_sim_device(), 0, flags != cudaStreamNonBlocking);
     if (stream != NULL) {
-        stream->handle = spare != NULL ? spare : malloc(1);
+        stream->handle = spare != NULL ? spare : (cudaStream_t)(handles += 16);
         spare = NULL;
         stream->priority = priority > 0 ? 0 : priority < GREATEST_PRIORITY ? GREATEST_PRIORITY : priority;
         *out = stream->handle;
@@ -331,7 +333,6 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle)
         cudaStream_t s = *at;
         if (handle != NULL && s->handle == handle) {
             *at = s->next;
-            free(spare);
             spare = s->handle;
             s->is_closing = 1;
             connection_of(s)->streams--;
