@@ -20,9 +20,10 @@ def words_of(text: str) -> Words:
 
 def is_of_pairs(text: str, only: str = "", shape: Sequence[int] = ()) -> bool:
     """Are there two axes (as long as each other, where the shape is known) with rows of a dim (of this one alone)? So
-    is a mask of all rows with all, which stays whole."""
+    is a mask of all rows with all, which stays whole. The shape of a call with other axes tells nothing."""
+    words = words_of(text)
     axes = [({dim for part in axis for dim in part if dim != "b" and not dim.isdecimal() and only in ("", dim)}, n)
-            for axis, n in itertools.zip_longest(words_of(text), shape)]
+            for axis, n in zip(words, shape if len(shape) == len(words) else [None] * len(words))]
     return any(mine & other and n == m for (mine, n), (other, m) in itertools.combinations(axes, 2))
 
 

@@ -172,6 +172,12 @@ def need_method(draft: "Draft", method: str) -> None:
                             "alone: ulysses and gather-kv do")
 
 
+def method_of(schedule: "Schedule", method: str) -> str:
+    """Of a schedule that is given, where none is asked for. One for a machine says itself why it has it."""
+    planned = {stage.method for stage in schedule.stages} - {"local", "halo", "sums"}
+    return next(iter(planned)) if method == "auto" and len(planned) == 1 and not schedule.machine else method
+
+
 def _method(draft: "Draft", schedule: "Schedule", method: str, heads: int, size: int) -> Tuple[str, str]:
     if method != "auto":
         return method, f"{method}, as asked for"

@@ -8,9 +8,9 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 import torch
 
 from ... import schedule as planner
-from ...errors import ArgumentError, Error, UnsupportedError
+from ...errors import ArgumentError, Error, InfeasibleError, UnsupportedError
 from ...line import mesh_of
-from ...machine import MachineLike
+from ...machine import MachineLike, machine_of
 from ...schedule import Schedule
 from ..beside import apart
 from ..exploring.exploration import Exploration
@@ -38,6 +38,7 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
         raise ArgumentError(f"the mesh is {mesh}, wanted one axis: [sp=4]")
     if schedule is not None and schedule.mesh != mesh:
         raise ArgumentError(f"the schedule of {schedule.model} is for {schedule.mesh}, and the ranks are {mesh}")
+    _need_known(found, mesh, machine, sizes)
     search = _Search(found, model, mesh, grid.axis[0].size, method, saved_forwards)
     plan = search.along(False) if schedule is None and is_near(found) else None
     if plan is None:
@@ -51,6 +52,16 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
     if plan.schedule is None:
         _told(plan, found, model, mesh, machine, sizes)
     return plan
+
+
+def _need_known(found: Exploration, mesh: str, machine: Optional[MachineLike], sizes: str) -> None:
+    """A machine or sizes that the planner does not know are refused, whatever plan there would be without them."""
+    on = None if machine is None else machine_of(machine)
+    if on is not None or sizes:
+        try:
+            planner.plan(found.to_yaml(), mesh, machine=on, sizes=sizes)
+        except (InfeasibleError, UnsupportedError):
+            pass
 
 
 def _told(plan: Plan, found: Exploration, model: torch.nn.Module, mesh: str, machine: Optional[MachineLike],
@@ -101,15 +112,16 @@ class _Search:
         return None
 
     def drafted(self, schedule: Optional[Schedule], machine: Optional[MachineLike], sizes: str) -> Optional[Plan]:
-        """By the planner's schedule."""
-        from .attended import need_method  # which builds on this
+        """By the planner's schedule; by one that is given in its own way and by its own method."""
+        from .attended import method_of, need_method  # which builds on this
         draft = Draft(self._found, self._model)
-        need_method(draft, self._method)
+        method = self._method if schedule is None else method_of(schedule, self._method)
+        need_method(draft, method)
         refused: Optional[Error] = None
-        for draft.is_switching in draft.ways():
+        for draft.is_switching in (draft.ways() if schedule is None else [draft.way_of(schedule)]):
             try:
-                plans = draft.plans(schedule or draft.scheduled(self._mesh, machine, sizes, self._method), self._size,
-                                    self._method, self._saved)
+                plans = draft.plans(schedule or draft.scheduled(self._mesh, machine, sizes, method), self._size,
+                                    method, self._saved)
                 for plan in itertools.islice(plans, _TRIES_MAX):
                     proof = _proved(self._model, plan, self._found, min(self._size, 3))
                     if proof:
@@ -178,6 +190,16 @@ class Draft:
         may_be_cut_once = bool(mixes) and not any(self.free[stage.name] for stage in mixes)
         return [*([False] if may_be_cut_once else []), *([True] if any(self.free.values()) else [])] or [False]
 
+    def way_of(self, schedule: Schedule) -> bool:
+        """That of a schedule that is given: if no stage attends by all ranks, dims that are free are what it cuts."""
+        names = {stage.name for stage in schedule.stages}
+        missing = [stage.name for stage in self.stages if stage.name not in names]
+        if missing:
+            raise ArgumentError(f"the schedule of {schedule.model} has no stage '{missing[0]}', which "
+                                f"{self.found.model} has: wanted one of heddle.plan(found.to_yaml(), ...)")
+        ways = self.ways()
+        return ways[0] if len(ways) == 1 else all(stage.method == "local" for stage in schedule.stages)
+
     # --- what the planner decides -----------------------------------------------------------------------------------
     def scheduled(self, mesh: str, machine: Optional[MachineLike], sizes: str, method: str) -> Schedule:
         methods = None if self.is_switching else "" if method == "auto" else f"*={method}"
@@ -190,12 +212,8 @@ class Draft:
         found: Dict[str, Optional[str]] = {}
         for stage in schedule.stages:
             found.setdefault(stage.name, stage.layout.split("@")[0] if "@" in stage.layout else None)
-        missing = [stage.name for stage in self.stages if stage.name not in found]
-        if missing:
-            raise ArgumentError(f"the schedule of {schedule.model} has no stage '{missing[0]}', which "
-                                f"{self.found.model} has: wanted one of heddle.plan(found.to_yaml(), ...)")
         for name, free in self.free.items():
-            if found[name] not in (None, *free) and self.is_switching:
+            if found[name] not in (None, *free):
                 has = set(self.found[name].dims) & set(self.fused.parts.get(found[name] or "", ()))
                 how = "mixes it" if has else "has none of it"
                 raise ArgumentError(f"the schedule of {schedule.model} cuts '{found[name]}' in stage '{name}', which "

@@ -56,10 +56,12 @@ def _layouts(found: Exploration, model: torch.nn.Module, steps: Any, seen: Watch
     for stage in found.stages():
         extents = fused.extents(stage.extents)
         made = next((each for each in seen.seen if each.side == "made" and each.module == stage.name), None)
-        cut = sorted(next((x.cut for x in made.held if x.cut), ()) if made else ())
+        held = made.held if made else []
+        cut = sorted(next((x.cut for x in held if x.cut), ()))
         names = [name for name, extent in extents.items() for mine in cut if extent == seen.sizes[mine] and name != "b"]
         attend = _attend(model, steps, stage.name)
-        names += [attend.over] if attend and attend.over in extents else []  # rows beside those that are alike
+        if attend and attend.over in extents and not (held and all(x.is_whole for x in held)):
+            names.append(attend.over)  # rows beside those that are alike, of which nothing is seen
         layouts[stage.name] = f"{names[0]}@{axis}/{attend.method if attend else 'local'}" if names else "*/local"
     return layouts
 

@@ -1,0 +1,112 @@
+"""Plans and schedules, each made of the other; what a plan is asked with and cannot be; modules that are shared."""
+import pytest
+import torch
+from test_torch_explore_models import WIDTH, Joint, Mlp, projected, together
+from test_torch_prove import Block, made
+
+import heddle
+import heddle.torch as ht
+from heddle.torch import Attend, Gather, Split
+
+torch.set_num_threads(1)
+
+
+class Sharing(torch.nn.Module):
+    """One activation for text that is pooled, [b, c], and for rows of [b, s, c]."""
+
+    def __init__(self):
+        super().__init__()
+        self.act, self.blocks = torch.nn.SiLU(), torch.nn.ModuleList(Block() for _ in range(2))
+
+    def forward(self, x, word):
+        word, x = self.act(word), self.act(x)
+        for block in self.blocks:
+            x = block(x, word)
+        return x
+
+
+def test_a_module_that_is_called_with_other_axes():
+    torch.manual_seed(0)
+    model, given = Sharing(), dict(x=torch.randn(2, 11, WIDTH), word=torch.randn(2, WIDTH))
+    found = ht.explore(model, **given)
+    assert found["act"].given == {"input": "b _"} and found["act"].later == ["input 'b s _'"], found["act"]
+    plan = found.plan(model, "[sp=3]")
+    assert plan.proof and "rows of s are cut, ulysses" in plan.why, str(plan)
+    assert [(stage.layout, stage.method) for stage in plan.schedule.stages] == [("s@sp", "ulysses")] * 2
+
+
+class Ended(torch.nn.Module):
+    """Behind layers that mix all rows there is a list of which no module mixes any."""
+
+    def __init__(self, is_plain):
+        super().__init__()
+        self.layers, self.ends = (torch.nn.ModuleList(kind() for _ in range(2)) for kind in (Joint, Mlp))
+        for layer in self.layers:
+            layer.attention.is_plain = is_plain
+
+    def forward(self, x):
+        for module in (*self.layers, *self.ends):
+            x = module(x)
+        return x
+
+
+def ended():
+    return Ended(False), dict(x=torch.randn(2, 11, WIDTH))
+
+
+def ended_in_products():
+    return Ended(True), ended()[1]
+
+
+@pytest.mark.parametrize("made,method,wanted", (
+    (made, "auto", ["h@sp/local", "w@sp/local"] * 2),
+    (ended_in_products, "auto", ["*/local"] * 2 + ["s@sp/local"] * 2),
+    (ended, "auto", ["s@sp/ulysses"] * 2 + ["s@sp/local"] * 2),
+    (ended, "gather-kv", ["s@sp/gather-kv"] * 2 + ["s@sp/local"] * 2)))
+def test_a_plan_is_again_that_of_its_schedule(made, method, wanted):
+    torch.manual_seed(0)
+    model, given = made()
+    found = ht.explore(model, **given)
+    plan = found.plan(model, "[sp=3]", method=method)
+    assert [f"{stage.layout}/{stage.method}" for stage in plan.schedule.stages] == wanted, str(plan)
+    again = found.plan(model, "[sp=3]", schedule=plan.schedule)
+    assert again.proof and again.steps == plan.steps, f"{plan}\n{again}"
+    assert again.schedule.bytes_total == plan.schedule.bytes_total
+
+
+def test_a_schedule_that_is_not_of_the_model():
+    torch.manual_seed(0)
+    for other, mine, words in (
+            (together, projected, "has no stage 'texts.0', which Projected has"),
+            (made, ended, "has no stage 'layers.0', which Ended has"),
+            (projected, projected, "cuts 's' in stage 'texts.0', which has none of it")):
+        model, given = mine()
+        schedule = heddle.plan(ht.explore(*_shown(other)).to_yaml(), "[sp=3]", sizes="b=1")
+        with pytest.raises(heddle.ArgumentError) as error:
+            ht.explore(model, **given).plan(model, "[sp=3]", schedule=schedule)
+        assert words in str(error.value), error.value
+
+
+def _shown(made):
+    model, given = made()
+    return model, *given.values()
+
+
+@pytest.mark.parametrize("asked,words", ((dict(machine="nosuch"), "no machine is called 'nosuch'"),
+                                         (dict(sizes="q=3"), "has no dim 'q'"),
+                                         (dict(sizes="c=16,"), "sizes end with a comma")))
+def test_what_the_planner_does_not_know_is_refused(asked, words):
+    torch.manual_seed(0)
+    for model, given in (projected(), made(), ended()):
+        with pytest.raises(heddle.ArgumentError) as error:
+            ht.explore(model, **given).plan(model, "[sp=3]", **asked)
+        assert words in str(error.value), error.value
+
+
+def test_a_stage_that_is_whole_around_its_attention():
+    torch.manual_seed(0)
+    model, given = ended()
+    found = ht.explore(model, **given)
+    steps = {"layers.*.attention": (Split("x", "b s _", "s"), Attend("s"), Gather("output", "b s _", "s"))}
+    assert ht.prove(model, steps, **given)
+    assert {stage.layout for stage in found.schedule(model, steps, "[sp=3]").stages} == {"*"}
