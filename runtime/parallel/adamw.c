@@ -58,7 +58,7 @@ static heddle_status make_state(float **out, heddle_bucket *bucket)
     const size_t elems = (size_t)bucket->own_elems + 2 * PLACES * (size_t)bucket->nparts + 1;
     heddle_status st = bucket->device == NULL
                            ? hd_alloc(&memory, elems, sizeof(float), "an optimiser's state")
-                           : heddle_buffer_alloc(&memory, bucket->comm, elems * sizeof(float), HEDDLE_SPACE_DEVICE);
+                           : hd_device_alloc(bucket->device, &memory, elems * sizeof(float), HD_DEVICE_FOR_OWN);
     *out = memory;
     return st;
 }
@@ -66,7 +66,7 @@ static heddle_status make_state(float **out, heddle_bucket *bucket)
 static void free_state(heddle_bucket *bucket, float *state)
 {
     if (bucket->device != NULL) {
-        heddle_buffer_free(bucket->comm, state);
+        hd_bucket_on_release(bucket, state);
     } else {
         hd_free(state);
     }
@@ -162,9 +162,8 @@ static heddle_status step(heddle_adamw *adamw, double learning_rate, double clip
             bucket->kernels->adamw(&s, own.param, own.grad, own.mean, own.square, n);
         }
     }
-    HD_TRY(heddle_bucket_gather(bucket, stream));
 out:
-    return st;
+    return st == HEDDLE_OK ? heddle_bucket_gather(bucket, stream) : hd_bucket_on_end(bucket, stream, st);
 }
 
 heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rate, double norm, heddle_stream stream)

@@ -232,7 +232,9 @@ static heddle_status buffer(float **out, heddle_bucket *bucket, size_t bytes)
 {
     heddle_status st = HEDDLE_OK;
     void *memory = NULL;
-    HD_TRY(heddle_buffer_alloc(&memory, bucket->group, bytes > 0 ? bytes : 1, bucket->options.space));
+    bytes = bytes > 0 ? bytes : 1;
+    HD_TRY(bucket->device != NULL ? hd_device_alloc(bucket->device, &memory, bytes, HD_DEVICE_FOR_PEERS)
+                                  : heddle_buffer_alloc(&memory, bucket->group, bytes, HEDDLE_SPACE_HOST));
     *out = memory;
     bucket->buffer_bytes += (int64_t)bytes;
 out:
@@ -309,12 +311,15 @@ void heddle_bucket_destroy(heddle_bucket *bucket)
         heddle_reshard_destroy(bucket->step[i].reshard);
     }
     heddle_reshard_destroy(bucket->gather);
-    hd_bucket_on_free(bucket);
-    if (bucket->group != NULL) {
-        heddle_buffer_free(bucket->group, bucket->flat);
-        heddle_buffer_free(bucket->group, bucket->block[0]);
-        heddle_buffer_free(bucket->group, bucket->block[1]);
+    float *const all[] = {bucket->flat, bucket->block[0], bucket->block[1]};
+    for (int i = 0; i < 3; i++) {
+        if (bucket->device != NULL) {
+            hd_bucket_on_release(bucket, all[i]);
+        } else {
+            heddle_buffer_free(bucket->group, all[i]);
+        }
     }
+    hd_bucket_on_free(bucket);
     heddle_comm_destroy(bucket->norm_group);
     heddle_comm_destroy(bucket->group);
     hd_free(bucket->part);

@@ -50,13 +50,19 @@ heddle_status hd_bucket_on_make(heddle_bucket *bucket)
     heddle_status st = HEDDLE_OK;
     hd_bucket_on *on = &bucket->on;
     void *memory = NULL;
-    if (bucket->device == NULL || bucket->device->library->kernels == NULL) {
+    if (bucket->device == NULL) {
+        return HEDDLE_OK;
+    }
+    HD_TRY(hd_enqueued_open(&bucket->used, bucket->device));
+    bucket->used.names = (hd_enqueued_names){hd_comm_rank_name(bucket->comm, heddle_comm_rank(bucket->comm)),
+                                             "last launch", "bucket", ""};
+    if (bucket->device->library->kernels == NULL) {
         return HEDDLE_OK;
     }
     on->kernels = bucket->device->library->kernels;
     HD_TRY(hd_device_load_kernels(bucket->device)); /* not in a call, while kernels of other ranks may wait */
     const size_t bytes = 2 * sizeof(hd_squares) + sizeof(double) + on->kernels->add_squares_bytes();
-    HD_TRY(heddle_buffer_alloc(&memory, bucket->group, bytes, HEDDLE_SPACE_DEVICE));
+    HD_TRY(hd_device_alloc(bucket->device, &memory, bytes, HD_DEVICE_FOR_PEERS));
     bucket->buffer_bytes += (int64_t)bytes;
     on->squares = memory;
     on->scratch = on->squares + 2;
@@ -68,9 +74,36 @@ out:
 void hd_bucket_on_free(heddle_bucket *bucket)
 {
     heddle_reshard_destroy(bucket->on.sum);
-    if (bucket->group != NULL) {
-        heddle_buffer_free(bucket->group, bucket->on.squares);
+    hd_bucket_on_release(bucket, bucket->on.squares);
+    hd_enqueued_close(&bucket->used);
+}
+
+heddle_status hd_bucket_on_end(heddle_bucket *bucket, heddle_stream stream, heddle_status st)
+{
+    const hd_device *device = bucket->device;
+    const hd_sentence why = hd_sentence_keep();
+    int captures = 0;
+    if (device == NULL) {
+        return st;
     }
+    heddle_status ended = device->library->stream_captures(&captures, device->number, stream);
+    bucket->on.stays |= captures || ended != HEDDLE_OK;
+    ended = ended == HEDDLE_OK && !captures ? hd_enqueued_end(&bucket->used, stream, HEDDLE_OK) : ended;
+    return st == HEDDLE_OK ? launched(bucket, ended, 0, "") : hd_sentence_say(&why, st);
+}
+
+void hd_bucket_on_release(heddle_bucket *bucket, void *memory)
+{
+    const hd_sentence why = hd_sentence_keep();
+    if (memory == NULL) {
+        return;
+    }
+    bucket->on.stays = bucket->on.stays ||
+                       !hd_enqueued_has_ended(&bucket->used, hd_comm_deadline_ns(bucket->comm, 0) + HD_DEVICE_GRACE_NS);
+    if (!bucket->on.stays) {
+        hd_device_release(bucket->device, memory);
+    }
+    heddle_ignore(hd_sentence_say(&why, HEDDLE_OK));
 }
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
@@ -96,7 +129,7 @@ heddle_status hd_bucket_on_squares(const hd_squares **out, heddle_bucket *bucket
         *out = on->squares + 1;
     }
 out:
-    return st;
+    return st == HEDDLE_OK ? st : hd_bucket_on_end(bucket, stream, st);
 }
 
 heddle_status hd_bucket_on_clip(const double **out, heddle_bucket *bucket, double max_norm, heddle_stream stream)
@@ -107,7 +140,7 @@ heddle_status hd_bucket_on_clip(const double **out, heddle_bucket *bucket, doubl
     LAUNCH(bucket, "clipping gradients", clip, bucket->on.clip, squares, max_norm, stream);
     *out = bucket->on.clip;
 out:
-    return st;
+    return st == HEDDLE_OK ? st : hd_bucket_on_end(bucket, stream, st);
 }
 
 heddle_status hd_bucket_on_divide(heddle_bucket *bucket, float *dst, const float *src, int64_t elems,

@@ -79,7 +79,7 @@ heddle_status heddle_bucket_reduce(heddle_bucket *bucket, heddle_stream stream)
     }
     bucket->reduces++;
 out:
-    return st;
+    return bucket != NULL && bucket->nsteps > 0 ? hd_bucket_on_end(bucket, stream, st) : st;
 }
 
 heddle_status heddle_bucket_gather(heddle_bucket *bucket, heddle_stream stream)
@@ -98,7 +98,7 @@ heddle_status heddle_bucket_gather(heddle_bucket *bucket, heddle_stream stream)
     }
     bucket->gathers++;
 out:
-    return st;
+    return bucket != NULL ? hd_bucket_on_end(bucket, stream, st) : st; /* an optimiser's step, too */
 }
 
 /* Of gradients that lie on a device without kernels, an image of them. */

@@ -6,6 +6,7 @@
 #include "kernels/table_device.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
+#include "runtime/device/enqueued.h"
 
 #include <heddle/reshard.h>
 #include <heddle/train/adamw.h>
@@ -41,6 +42,7 @@ typedef struct hd_bucket_on {
     void *scratch;
     double *clip;
     heddle_reshard *sum; /* of squares; NULL: this rank's are all there are */
+    int stays;           /* memory may be used when nobody waits for it: by a graph, or by what does not end */
 } hd_bucket_on;
 
 struct heddle_bucket {
@@ -64,6 +66,7 @@ struct heddle_bucket {
     heddle_reshard *gather; /* block[0] -> flat; NULL: not sharded */
     int64_t reduces, gathers;
     hd_bucket_on on;
+    hd_enqueued used; /* of a device: what reads and writes memory of the bucket and of its optimiser */
 };
 
 /* The elements of part `index` that belong to the own block: *lo is their first in the part, *at in the block. Returns
@@ -75,6 +78,11 @@ heddle_status hd_bucket_on_make(heddle_bucket *bucket); /* of this rank alone */
 int hd_bucket_on_has_sum(const heddle_bucket *bucket);
 heddle_status hd_bucket_on_make_sum(heddle_bucket *bucket);
 void hd_bucket_on_free(heddle_bucket *bucket);
+/* A call has put all it does into `stream`. st, how that went, is returned. Not on a device nothing is done. */
+heddle_status hd_bucket_on_end(heddle_bucket *bucket, heddle_stream stream, heddle_status st);
+/* Waits until what calls have enqueued has ended, and gives memory of the device back. What may be used later stays
+ * with the communicator. */
+void hd_bucket_on_release(heddle_bucket *bucket, void *memory);
 /* Enqueued, where there are kernels. *out: the squares of all ranks of the norm, on the device. */
 heddle_status hd_bucket_on_squares(const hd_squares **out, heddle_bucket *bucket, heddle_stream stream);
 /* *out: what gradients are multiplied by, on the device. */

@@ -232,6 +232,72 @@ HD_CASE(what_cannot_be_stepped_is_refused)
     HD_OK(heddle_run_ranks_with(1, "threads", &options, refuses, NULL));
 }
 
+/* --- who has its memory ------------------------------------------------------------------------------------------- */
+
+/* No peer has the state mapped, so it goes back to the device. */
+HD_RANK_CASE(state_is_given_back, "2 shm cuda peer")
+{
+    twin t;
+    device_sim sim;
+    const way of = {"[sp=2]", 1, 0, 0, 0, 0.5};
+    heddle_reshard_line line;
+    heddle_reshard *later = NULL;
+    heddle_reshard_options options;
+    heddle_status st = twin_make(&t, comm, &of);
+    HD_TRY(st);
+    HD_TRY(device_sim_get(&sim));
+    heddle_reshard_options_init(&options);
+    options.space = HEDDLE_SPACE_DEVICE;
+    options.device = heddle_comm_device(comm);
+    HD_TRY(heddle_reshard_parse(&line, "f32[t=6 s=8] on [sp=2]: t@sp -> s@sp"));
+    HD_TRY(heddle_reshard_create_line(&later, comm, &line, &options)); /* peers map what they can by now */
+    const int64_t bytes = sim.device_bytes(), state = heddle_adamw_state_bytes(t.adamw[1]);
+    heddle_adamw_destroy(t.adamw[1]);
+    t.adamw[1] = NULL;
+    CHECK(state > 0 && sim.device_bytes() <= bytes - state);
+    st = heddle_comm_barrier(comm);
+out:
+    heddle_reshard_destroy(later);
+    twin_free(&t);
+    return st;
+}
+
+/* What a stream has yet to do may use it: it is not given to others. */
+static heddle_status destroys_behind_a_step(heddle_comm *comm, void *arg)
+{
+    twin t;
+    device_sim sim;
+    const way of = {"[sp=1]", 0, 0, 0, -1, 0.5};
+    heddle_status st = twin_make(&t, comm, &of);
+    (void)arg;
+    HD_TRY(st);
+    HD_TRY(device_sim_get(&sim));
+    const int64_t bytes = sim.device_bytes();
+    sim.hold(t.stream);
+    HD_TRY(heddle_adamw_step(t.adamw[1], 1e-2, t.stream));
+    heddle_adamw_destroy(t.adamw[1]);
+    heddle_bucket_destroy(t.bucket[1]);
+    t.adamw[1] = NULL;
+    t.bucket[1] = NULL;
+    CHECK(sim.device_bytes() == bytes);
+    sim.release();
+    st = device_settle(comm, t.stream);
+out:
+    sim.release();
+    twin_free(&t);
+    return st;
+}
+
+HD_CASE(memory_of_a_step_under_way_is_not_freed)
+{
+    heddle_comm_options options = by_nccl(300);
+    device_sim sim;
+    options.wire = HEDDLE_WIRE_PEER;
+    HD_OK(heddle_run_ranks_with(1, "threads", &options, destroys_behind_a_step, NULL));
+    HD_OK(device_sim_get(&sim));
+    assert_int_equal(sim.device_bytes(), 0);
+}
+
 /* --- calls of the device that fail -------------------------------------------------------------------------------- */
 
 typedef struct accident_at {

@@ -37,7 +37,8 @@ HEDDLE_API void heddle_adamw_options_init(heddle_adamw_options *options);
  * before ranks execute anything there. */
 HEDDLE_CHECKED heddle_status heddle_adamw_create(heddle_adamw **out, heddle_bucket *bucket,
                                                  const heddle_adamw_options *options);
-HEDDLE_API void heddle_adamw_destroy(heddle_adamw *adamw); /* NULL is legal; before its bucket */
+/* NULL is legal; before its bucket. On a device it waits as heddle_bucket_destroy does. */
+HEDDLE_API void heddle_adamw_destroy(heddle_adamw *adamw);
 /* One step on reduced gradients: updates the own block, then heddle_bucket_gather. Collective with a shard axis or with
  * max_norm. HEDDLE_ERR_ARG: a learning rate that is negative or no number; the stream is being captured (steps are
  * counted on the host). HEDDLE_ERR_DEVICE: a call of the device failed; names it; the others are told. Errors as for
