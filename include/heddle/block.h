@@ -148,7 +148,9 @@ HEDDLE_CHECKED heddle_status heddle_block_agree(heddle_block *block, heddle_comm
  * other extents or another dtype than the block, or is not dense. HEDDLE_ERR_UNSUPPORTED: x is not in host memory.
  * HEDDLE_ERR_ARG: an array is not on the block's device; the stream is being captured and there is no workspace
  * (heddle_block_reserve); x is NULL, or its capacity_bytes are fewer than the box has; weights not committed,
- * conditioning missing, a text length out of range. HEDDLE_ERR_NOMEM. After an error x may be partly done. */
+ * conditioning missing, a text length out of range. HEDDLE_ERR_NOMEM. After an error x may be partly done.
+ * What was found on the device lately is not looked at again until this communicator frees device memory; what a
+ * program, its pool or another communicator frees is not noticed, and a kernel may then touch memory that is gone. */
 HEDDLE_CHECKED heddle_status heddle_block_forward(heddle_block *block, const heddle_tensor *x, const heddle_box *box,
                                                   const heddle_conditioning *conditioning, heddle_stream stream);
 /* Attention over a mixed dim that is sharded (ATTENTION, LINEAR). Collective over comm, which the block borrows

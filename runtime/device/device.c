@@ -46,7 +46,9 @@ out:
 /* An address may be given out again, by another device. */
 static void forget_seen(hd_device *device)
 {
-    memset(device->seen, 0, sizeof device->seen);
+    for (int i = 0; i < HD_DEVICE_SEEN; i++) {
+        atomic_store_explicit(&device->seen[i], NULL, memory_order_relaxed);
+    }
 }
 
 static void free_first(hd_device *device, hd_device_buffer **list)
@@ -209,7 +211,7 @@ void hd_device_close(hd_device *device)
 static int is_seen(const hd_device *device, const void *memory)
 {
     int at = 0;
-    while (at < HD_DEVICE_SEEN && device->seen[at] != memory) {
+    while (at < HD_DEVICE_SEEN && atomic_load_explicit(&device->seen[at], memory_order_relaxed) != memory) {
         at++;
     }
     return at < HD_DEVICE_SEEN;
@@ -225,8 +227,9 @@ heddle_status hd_device_stray(hd_stray *out, hd_device *device, heddle_space spa
     }
     heddle_status st = device != NULL && memory != NULL ? device->library->look(&found, &number, memory) : HEDDLE_OK;
     int is_own = found == HEDDLE_SPACE_DEVICE && number == device->number;
-    if (st == HEDDLE_OK && is_own) {
-        device->seen[device->nseen++ % HD_DEVICE_SEEN] = memory;
+    if (st == HEDDLE_OK && is_own && space == HEDDLE_SPACE_DEVICE) {
+        const unsigned at = atomic_fetch_add_explicit(&device->nseen, 1, memory_order_relaxed) % HD_DEVICE_SEEN;
+        atomic_store_explicit(&device->seen[at], memory, memory_order_relaxed);
     }
     if (space == HEDDLE_SPACE_DEVICE && !is_own) {
         *out = found == HEDDLE_SPACE_HOST ? HD_STRAY_HOST : HD_STRAY_DEVICE;

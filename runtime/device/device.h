@@ -3,6 +3,7 @@
 #define HD_DEVICE_H
 
 #include <heddle/sys/device.h>
+#include <stdatomic.h>
 #include <sys/types.h>
 
 typedef struct hd_device_buffer {
@@ -30,8 +31,8 @@ typedef struct hd_device {
     int is_mapped;             /* shared buffers may still be mapped elsewhere: they end with the process */
     hd_device_buffer *kept;    /* for the next ones */
     void **pages;              /* of hd_device_page, not in use: each begins with the address of the next */
-    const void *seen[HD_DEVICE_SEEN]; /* what the library has found here last, in turn */
-    unsigned nseen;
+    _Atomic(const void *) seen[HD_DEVICE_SEEN]; /* what the library has found here last, in turn: of any thread */
+    _Atomic unsigned nseen;
     char name[80];      /* "cuda:1" */
     char describe[160]; /* its kind, in a few words */
 } hd_device;
@@ -64,8 +65,9 @@ heddle_status hd_device_launched(const hd_device *device, int code, const char *
 
 /* Does [memory, ...) lie where it should? 0 when it does. */
 typedef enum hd_stray { HD_STRAY_NOT, HD_STRAY_HOST, HD_STRAY_DEVICE } hd_stray;
-/* device NULL: nobody knows of any. space: where it should lie; on the device that is `device`, not on another one. The
- * library is not asked again of what it found on the device lately, unless memory was freed here since. */
+/* On any thread. device NULL: nobody knows of any. space: where it should lie; on the device that is `device`, not on
+ * another one. The library is not asked again of what it was asked for lately and found on the device, until this
+ * communicator frees memory there: what others free is not noticed. */
 heddle_status hd_device_stray(hd_stray *out, hd_device *device, heddle_space space, const void *memory);
 
 /* space.c. Of what works in host memory and nowhere else: is it asked for that? HEDDLE_ERR_UNSUPPORTED names `what` (a

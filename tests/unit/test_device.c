@@ -3,6 +3,7 @@
 #include "runtime/base/base.h"
 #include "runtime/device/enqueued.h"
 
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,6 +112,90 @@ HD_CASE(buffers_of_a_device)
     HD_FAILS(HEDDLE_ERR_ARG, hd_device_need(&device, HEDDLE_SPACE_DEVICE, 1, "x", "threads"));
     says("x: memory of device 1, the communicator's is 0");
     HD_OK(hd_device_need(&device, HEDDLE_SPACE_DEVICE, 0, "x", "threads"));
+}
+
+/* Whose memory it is that a pass of a model has again and again. */
+static _Atomic int looks;
+
+static heddle_status look_for(heddle_space *space, int *device, const void *memory)
+{
+    (void)memory;
+    looks++;
+    *space = HEDDLE_SPACE_DEVICE;
+    *device = 7;
+    return HEDDLE_OK;
+}
+
+static void free_nothing(void *memory, int device)
+{
+    (void)memory;
+    (void)device;
+}
+
+/* Looks of the library for the n-th array. */
+static int looks_for(hd_device *device, heddle_space space, int n)
+{
+    static const char arrays[64];
+    hd_stray stray = HD_STRAY_NOT;
+    const int before = looks;
+    HD_OK(hd_device_stray(&stray, device, space, arrays + n));
+    assert_int_equal(stray, space == HEDDLE_SPACE_DEVICE ? HD_STRAY_NOT : HD_STRAY_DEVICE);
+    return looks - before;
+}
+
+HD_CASE(arrays_that_were_seen_lately)
+{
+    const heddle_device library = {.look = look_for, .free = free_nothing};
+    hd_device device = {.library = &library, .number = 7};
+    for (int n = 0; n < HD_DEVICE_SEEN; n++) {
+        assert_int_equal(looks_for(&device, HEDDLE_SPACE_DEVICE, n), 1);
+        assert_int_equal(looks_for(&device, HEDDLE_SPACE_DEVICE, n), 0);
+        assert_int_equal(looks_for(&device, HEDDLE_SPACE_HOST, n), 1); /* takes no place */
+        assert_int_equal(looks_for(&device, HEDDLE_SPACE_HOST, HD_DEVICE_SEEN), 1);
+    }
+    for (int n = 0; n < HD_DEVICE_SEEN; n++) {
+        assert_int_equal(looks_for(&device, HEDDLE_SPACE_DEVICE, n), 0);
+    }
+    assert_int_equal(looks_for(&device, HEDDLE_SPACE_DEVICE, HD_DEVICE_SEEN), 1); /* in the place of the first one */
+    assert_int_equal(looks_for(&device, HEDDLE_SPACE_DEVICE, HD_DEVICE_SEEN), 0);
+    assert_int_equal(looks_for(&device, HEDDLE_SPACE_DEVICE, 1), 0);
+    assert_int_equal(looks_for(&device, HEDDLE_SPACE_DEVICE, 0), 1);
+    hd_device_free(&device, NULL);
+    for (int n = 0; n < HD_DEVICE_SEEN; n++) {
+        assert_int_equal(looks_for(&device, HEDDLE_SPACE_DEVICE, n), 1);
+    }
+}
+
+static void *see_and_forget(void *arg)
+{
+    static _Atomic int array[8];
+    uintptr_t wrong = 0;
+    for (int i = 0; i < 1000; i++) {
+        hd_stray stray = HD_STRAY_HOST;
+        wrong += hd_device_stray(&stray, arg, HEDDLE_SPACE_DEVICE, &array[i % 8]) != HEDDLE_OK;
+        wrong += stray != HD_STRAY_NOT;
+        if (i % 100 == 0) {
+            hd_device_free(arg, NULL);
+        }
+    }
+    return (void *)wrong;
+}
+
+/* By threads that each have a block of one communicator. */
+HD_CASE(arrays_are_seen_by_threads)
+{
+    const heddle_device library = {.look = look_for, .free = free_nothing};
+    hd_device device = {.library = &library, .number = 7};
+    pthread_t threads[3];
+    void *wrong = NULL;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, see_and_forget, &device), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        pthread_join(threads[i], &wrong);
+        assert_null(wrong);
+    }
+    assert_true(looks >= 8 && looks < 3000);
 }
 
 /* An event that happens when it is asked for the n-th time, and what else a wait looks at. */
