@@ -48,7 +48,7 @@ static hd_device_tokens tokens_of(const heddle_attention_array *x)
 
 typedef heddle_status (*call_fn)(struct hd_linear_on *on, void *arg);
 
-/* A graph cannot wait for what is outside of it; and a stream has an order without being told. */
+/* A graph cannot wait for what is outside of it. */
 static heddle_status run(struct hd_linear_on *on, call_fn fn, void *arg, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
@@ -57,7 +57,7 @@ static heddle_status run(struct hd_linear_on *on, call_fn fn, void *arg, heddle_
     on->walks.stream = stream;
     HD_TRY(library->stream_captures(&captures, on->device->number, stream));
     on->used.is_captured |= captures;
-    HD_TRY(captures || stream == on->used.stream ? HEDDLE_OK : hd_enqueued_order(&on->used, stream));
+    HD_TRY(captures ? HEDDLE_OK : hd_enqueued_order(&on->used, stream));
     HD_TRY(library->enter(&before, on->device->number));
     st = fn(on, arg);
     library->leave(before);

@@ -44,7 +44,7 @@ static hd_on_arrays arrays_of(const heddle_attention *a, const heddle_attention_
 
 typedef heddle_status (*call_fn)(heddle_attention *a, const hd_on_arrays *x, void *lse);
 
-/* A graph cannot wait for what is outside of it; and a stream has an order without being told. */
+/* A graph cannot wait for what is outside of it. */
 static heddle_status run(heddle_attention *a, call_fn fn, const hd_on_arrays *x, void *lse, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
@@ -54,7 +54,7 @@ static heddle_status run(heddle_attention *a, call_fn fn, const hd_on_arrays *x,
     on->stream = stream;
     HD_TRY(library->stream_captures(&captures, on->device->number, stream));
     on->used.is_captured |= captures;
-    HD_TRY(captures || stream == on->used.stream ? HEDDLE_OK : hd_enqueued_order(&on->used, stream));
+    HD_TRY(captures ? HEDDLE_OK : hd_enqueued_order(&on->used, stream));
     HD_TRY(library->enter(&before, on->device->number));
     st = fn(a, x, lse);
     library->leave(before);

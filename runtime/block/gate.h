@@ -7,8 +7,8 @@
 
 #include <heddle/block.h>
 
-/* The next call of heddle_block_forward, or _tape, leaves what x still gets in *left, where that can be left; NULL: it
- * does it. left->y NULL: nothing was left. */
+/* heddle_block_forward, and _tape, leave what x still gets in *left, where that can be left, until this is called with
+ * NULL: they do it. left->y NULL: nothing was left. */
 void hd_block_leave_gate(heddle_block *block, hd_device_gate *left);
 /* What was left is enqueued in `stream`, too: y lies in the block's workspace. */
 heddle_status hd_block_gate_is_enqueued(heddle_block *block, heddle_stream stream);

@@ -51,8 +51,12 @@ static void set_end(hd_enqueued *e, heddle_stream stream)
 heddle_status hd_enqueued_end(hd_enqueued *e, heddle_stream stream, heddle_status st)
 {
     set_end(e, stream);
-    heddle_status recorded = record(e);
-    return st != HEDDLE_OK ? st : recorded;
+    if (st == HEDDLE_OK) {
+        return record(e);
+    }
+    const hd_sentence why = hd_sentence_keep();
+    heddle_ignore(record(e));
+    return hd_sentence_say(&why, st);
 }
 
 void hd_enqueued_end_later(hd_enqueued *e, heddle_stream stream)
@@ -149,10 +153,11 @@ heddle_status hd_enqueued_upload(hd_enqueued *e, void *dst, const void *src, int
     return st == HEDDLE_OK ? ended : hd_sentence_say(&why, st);
 }
 
-/* Of its own stream, too: a handle says nothing, as that of a stream which is gone may be given out again. */
+/* Of its own stream, too: a handle says nothing, as that of a stream which is gone may be given out again. But where no
+ * event says more, that is all there is: what could not be recorded is, when its stream comes again. */
 heddle_status hd_enqueued_order(hd_enqueued *e, heddle_stream stream)
 {
-    heddle_status st = find(e);
+    heddle_status st = e->is_lost && stream == e->stream ? record(e) : find(e);
     return st == HEDDLE_OK && atomic_load(&e->mark) != 0
                ? e->device->library->stream_wait(stream, e->event, e->device->number)
                : st;

@@ -35,7 +35,8 @@ void hd_enqueued_close(hd_enqueued *e); /* waits for nothing */
 
 /* Something is under way from now on, which only those who count have to hear before its end. */
 void hd_enqueued_begin(hd_enqueued *e);
-/* It is all in `stream`. st, of enqueuing it, is returned: where some could not be the rest is under way. */
+/* It is all in `stream`. st, of enqueuing it, is returned, with its sentence: where some
+ * could not be the rest is under way. */
 heddle_status hd_enqueued_end(hd_enqueued *e, heddle_stream stream, heddle_status st);
 /* As end, but that the event is recorded when somebody asks for it, or by an end behind more of it. Until then the
  * stream does not go. */

@@ -77,6 +77,7 @@ static heddle_status run_block(heddle_executor *e, heddle_tensor *x, const heddl
         } else {
             st = heddle_block_forward(e->block[step], x, &box, conditioning, stream);
         }
+        hd_block_leave_gate(e->block[step], NULL); /* also where it failed */
         st = st == HEDDLE_OK ? hd_executor_settle(e, stream) : st;
         const heddle_block_traffic traffic = traffic_of(e->block[step]); /* a device has counted by now */
         e->step[step].planned += traffic.planned_forward_bytes;
@@ -131,7 +132,7 @@ out:
 static heddle_status end_pass(const heddle_executor *e, heddle_stream stream, heddle_status st)
 {
     const heddle_status ended = hd_block_pass_end(e->block[0], stream, st);
-    return st == HEDDLE_OK ? hd_executor_tell(e, ended) : st;
+    return st == HEDDLE_OK && ended != HEDDLE_OK ? hd_executor_tell(e, hd_fail_prefix(ended, "the end of a pass")) : st;
 }
 
 static heddle_status run_all(heddle_executor *e, heddle_tensor *x, const heddle_conditioning *conditioning,

@@ -4,6 +4,7 @@
 #ifndef HD_TEST_ATTENTION_CALLS_H
 #define HD_TEST_ATTENTION_CALLS_H
 
+#include "held_streams.h"
 #include "on_device.h"
 #include "time_limit.h"
 
@@ -134,6 +135,32 @@ static inline heddle_status part_keeps_bits(part *p, int runs, int replays)
     st = part_replays(p, wanted, replays);
 out:
     return st;
+}
+
+/* Of a rank that is alone, so that no exchange orders them: what is kept between calls is that of the call before until
+ * that has ended, also where its stream is gone and another one has the handle. */
+static inline heddle_status part_takes_turns(part *p)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_device *device = hd_comm_device(p->comm);
+    heddle_stream held = p->stream;
+    device_sim sim = {0};
+    int goes_ahead = 1;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(p->both_ways(p));
+    HD_TRY(device_settle(p->comm, p->stream));
+    sim.hold(held);
+    HD_TRY(p->both_ways(p));
+    HD_TRY(device->library->stream_create(&p->stream, device->number));
+    HD_TRY(stream_comes_again(&held, &p->stream, device));
+    HD_TRY(p->both_ways(p));
+    HD_TRY(stream_has_ended(&goes_ahead, device, p->stream));
+    CHECK(!goes_ahead);
+out:
+    if (sim.release != NULL) {
+        sim.release();
+    }
+    return st == HEDDLE_OK ? device_settle(p->comm, p->stream) : st;
 }
 
 /* With `rank` bringing an array of the host in the place of k, all hear of it: that rank as an argument that is wrong,

@@ -1,5 +1,6 @@
 /* Calls of stages on a device: what is refused, graphs, and calls of CUDA that fail. */
 #include "block_on_device.h"
+#include "held_streams.h"
 
 #include <heddle/train/tape.h>
 
@@ -118,6 +119,101 @@ HD_CASE(blocks_of_the_host_take_no_arrays_of_devices)
     HD_FAILS(HEDDLE_ERR_ARG, heddle_block_share_workspace(p.block, t.p.block));
     close_problem(&p);
     there_close(&t);
+    heddle_comm_destroy(comm);
+}
+
+/* --- streams ------------------------------------------------------------------------------------------------------ */
+
+/* A block with rows, and two streams. */
+typedef struct in_turn {
+    there t;
+    heddle_box box;
+    heddle_tensor x;
+    heddle_stream a, b;
+} in_turn;
+
+static heddle_status forward_in(in_turn *s, heddle_stream stream)
+{
+    return heddle_block_forward(s->t.p.block, &s->x, &s->box, &s->t.conditioning, stream);
+}
+
+static void in_turn_open(in_turn *s, heddle_comm *comm)
+{
+    const heddle_block_options options = small_options(HEDDLE_STAGE_MLP, HEDDLE_F32);
+    const hd_device *device = hd_comm_device(comm);
+    s->box = whole_box(&options.shape);
+    there_open(&s->t, comm, &options);
+    s->x = there_tensor(&s->t, placed_on(comm, s->t.p.x, (size_t)s->t.p.elems * sizeof(float)), &s->box);
+    HD_OK(device->library->stream_create(&s->a, device->number));
+    HD_OK(device->library->stream_create(&s->b, device->number));
+    HD_OK(forward_in(s, s->b)); /* the workspace is there */
+    HD_OK(device_settle(comm, s->b));
+}
+
+static void in_turn_close(in_turn *s)
+{
+    const hd_device *device = hd_comm_device(s->t.comm);
+    device->library->stream_destroy(s->a, device->number);
+    device->library->stream_destroy(s->b, device->number);
+    heddle_buffer_free(s->t.comm, s->x.data);
+    there_close(&s->t);
+}
+
+/* The workspace is that of the call before until that has ended, also where its stream is gone and another one has the
+ * handle. */
+HD_CASE(a_handle_comes_again)
+{
+    heddle_comm *comm = alone();
+    in_turn s;
+    device_sim sim;
+    int goes_ahead = 1;
+    HD_OK(device_sim_get(&sim));
+    in_turn_open(&s, comm);
+    sim.hold(s.a);
+    HD_OK(forward_in(&s, s.a));
+    HD_OK(stream_comes_again(&s.a, &s.b, hd_comm_device(comm)));
+    HD_OK(forward_in(&s, s.b));
+    HD_OK(stream_has_ended(&goes_ahead, hd_comm_device(comm), s.b));
+    sim.release();
+    HD_OK(device_settle(comm, s.b));
+    assert_false(goes_ahead);
+    in_turn_close(&s);
+    heddle_comm_destroy(comm);
+}
+
+static const heddle_device *real;
+static int records_fail;
+
+static heddle_status record(void *event, int device, heddle_stream stream)
+{
+    return records_fail ? heddle_set_error(HEDDLE_ERR_DEVICE, "no event for you")
+                        : real->event_record(event, device, stream);
+}
+
+/* Nobody but the stream knows when a call is done behind which there is no event: its next call has one. */
+HD_CASE(an_event_that_is_missing_is_made_up_for)
+{
+    heddle_comm *comm = alone();
+    hd_device *device = hd_comm_device(comm);
+    heddle_device library = *device->library;
+    in_turn s;
+    in_turn_open(&s, comm);
+    real = device->library;
+    library.event_record = record;
+    device->library = &library;
+    records_fail = 1;
+    for (int i = 0; i < 2; i++) { /* the second one cannot be ordered behind the first one */
+        HD_FAILS(HEDDLE_ERR_DEVICE, forward_in(&s, s.a));
+        assert_true(says("no event for you"));
+    }
+    records_fail = 0;
+    HD_FAILS(HEDDLE_ERR_DEVICE, forward_in(&s, s.b));
+    assert_true(says("nobody knows when they are done"));
+    HD_OK(forward_in(&s, s.a));
+    HD_OK(forward_in(&s, s.b));
+    HD_OK(device_settle(comm, s.b));
+    device->library = real;
+    in_turn_close(&s);
     heddle_comm_destroy(comm);
 }
 

@@ -8,7 +8,8 @@
 enum { FORWARD, FORWARD_TAPE, BACKWARD, CALLS };
 
 /* Launches, products, and those that have another bias than the product before. Besides, all of a call's: the thread,
- * which has no context, gets the device's; is the stream captured; the event behind all of it. */
+ * which has no context, gets the device's; is the stream captured; the event behind the call before, which it waits
+ * for, and that behind all of it. */
 typedef struct calls {
     int launches, products, biases;
 } calls;
@@ -31,7 +32,8 @@ static const char *wanted_calls(char text[COUNTED_BYTES], const calls *of)
     }
     snprintf(text, COUNTED_BYTES,
              "cuCtxGetCurrent 1, cuCtxPopCurrent 1, cuCtxPushCurrent 1, cublasLtMatmul %d, %scudaEventRecord 1, "
-             "cudaGetLastError %d, cudaLaunchKernel %d, cudaStreamIsCapturing 1",
+             "cudaGetLastError %d, cudaLaunchKernel %d, cudaStreamIsCapturing 1, "
+             "cudaStreamWaitEvent 1",
              of->products, biases, of->launches, of->launches);
     return text;
 }

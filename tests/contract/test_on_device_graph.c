@@ -1,5 +1,6 @@
 /* A model's whole pass on a device, its switches with it: captured into one graph, replays have the bits of calls; and
  * so have switches that end the stage before them, whose workspace is theirs until they have done so. */
+#include "held_streams.h"
 #include "whole_pass.h"
 
 /* Kernels of sanitizers take ten to a hundred times as long. */
@@ -236,69 +237,74 @@ HD_RANK_CASE(fused_switches_and_tapes, "2 threads cuda peer")
     return check_fused(comm, 1, 0);
 }
 
+typedef struct stopped {
+    whole w;
+    device_sim sim;
+    int stops;           /* the pass's stream does, where the last stage has ended */
+    heddle_stream other; /* where a block is refreshed then, if refreshes */
+    int refreshes;
+    heddle_status st;
+} stopped;
+
 static void stop_behind_the_last_stage(void *ctx, int step, int backward)
 {
-    const whole *w = ctx;
-    if (w->stops != NULL && step == STEPS && !backward) {
-        w->stops->hold(w->stream);
+    stopped *s = ctx;
+    if (s->stops && step == STEPS && !backward) {
+        s->st = s->refreshes ? heddle_block_refresh(heddle_executor_block(s->w.b.executor, 0), s->other) : HEDDLE_OK;
+        s->sim.hold(s->w.stream);
     }
 }
 
-/* Has the stream come to its end after a while? */
-static heddle_status has_ended(int *out, const whole *w, heddle_stream stream)
+static heddle_status stopped_set_up(stopped *s, heddle_comm *comm, int refreshes)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_device *device = hd_comm_device(w->b.comm);
-    void *event = NULL;
-    *out = 0;
-    HD_TRY(device->library->event_create(&event, device->number));
-    HD_TRY(device->library->event_record(event, device->number, stream));
-    for (int i = 0; i < LOOKS && !*out; i++) {
-        usleep(1000);
-        HD_TRY(device->library->event_test(event, device->number, out));
-    }
+    *s = (stopped){.other = HEDDLE_NO_STREAM, .refreshes = refreshes};
+    choose(&s->w, comm, 0);
+    s->w.epilogue = "t@sp(1 4)"; /* which no stage has */
+    s->w.options.before = stop_behind_the_last_stage;
+    s->w.options.ctx = s;
+    HD_TRY(set_up(&s->w, comm));
+    HD_TRY(device_sim_get(&s->sim));
+    st = s->sim.stream_create(&s->other);
 out:
-    device->library->event_destroy(event, device->number);
     return st;
 }
 
+static void stopped_tear_down(stopped *s)
+{
+    if (s->sim.release != NULL) {
+        s->sim.release();
+    }
+    device_stream_free(&s->sim, s->other);
+    tear_down(&s->w);
+}
+
 /* The change that a fused switch adds lies in the workspace of all stages: who has that next, on whatever stream, comes
- * behind the switch, not behind the stage before it. */
-HD_RANK_CASE(a_workspace_is_taken_until_a_fused_switch_has_read_it, "2 threads cuda peer")
+ * behind the switch, not behind the stage before it, nor behind what was asked for in between. */
+HD_RANK_CASES(a_workspace_is_taken_until_a_fused_switch_has_read_it, 2, "2 threads cuda peer")
 {
     heddle_status st = HEDDLE_OK;
-    whole w;
+    stopped s;
     results alone, beside;
     heddle_executor_step last = HEDDLE_EMPTY(heddle_executor_step);
-    device_sim sim = {0};
-    heddle_stream other = HEDDLE_NO_STREAM;
     int goes_ahead = 1;
-    choose(&w, comm, 0);
-    w.epilogue = "t@sp(1 4)"; /* which no stage has */
-    w.options.before = stop_behind_the_last_stage;
-    w.options.ctx = &w;
-    HD_TRY(set_up(&w, comm));
-    HD_TRY(device_sim_get(&sim));
-    HD_TRY(sim.stream_create(&other));
-    HD_TRY(pass(&alone, &w));
-    HD_TRY(heddle_executor_step_at(&last, w.b.executor, STEPS, 0));
+    HD_TRY(stopped_set_up(&s, comm, nth));
+    HD_TRY(pass(&alone, &s.w));
+    HD_TRY(heddle_executor_step_at(&last, s.w.b.executor, STEPS, 0));
     CHECK(strcmp(last.path, "fused push") == 0);
-    HD_TRY(begin(&w, 0));
-    w.stops = &sim;
-    HD_TRY(enqueue(&w));
-    HD_TRY(enqueue_stage(&w, STEPS - 1, other));
-    HD_TRY(has_ended(&goes_ahead, &w, other));
+    HD_TRY(begin(&s.w, 0));
+    s.stops = 1;
+    HD_TRY(enqueue(&s.w));
+    HD_TRY(s.st);
+    HD_TRY(enqueue_stage(&s.w, STEPS - 1, s.other));
+    HD_TRY(stream_has_ended(&goes_ahead, hd_comm_device(comm), s.other));
     HD_TRY(heddle_comm_barrier(comm)); /* all streams are held at once */
-    sim.release();
-    HD_TRY(finish(&beside, &w));
+    s.sim.release();
+    HD_TRY(finish(&beside, &s.w));
     CHECK(!goes_ahead);
     CHECK(memcmp(&alone, &beside, sizeof alone) == 0);
     st = heddle_comm_barrier(comm);
 out:
-    if (sim.release != NULL) {
-        sim.release();
-    }
-    device_stream_free(&sim, other);
-    tear_down(&w);
+    stopped_tear_down(&s);
     return st;
 }

@@ -81,6 +81,24 @@ HD_CASE(every_run_and_every_replay_has_the_same_bits)
     run_on(3, "threads", "cuda", HEDDLE_WIRE_PEER, bits);
 }
 
+/* --- streams ------------------------------------------------------------------------------------------------------ */
+
+static heddle_status takes_turns(heddle_comm *comm, void *arg)
+{
+    (void)arg;
+    part p;
+    heddle_status st = set_up(&p, comm, HEDDLE_LINEAR_LASP);
+    st = st == HEDDLE_OK ? part_takes_turns(&p) : st;
+    tear_down(&p);
+    return st;
+}
+
+HD_CASE(a_handle_comes_again)
+{
+    skip_on_card("streams stand still on the emulated device");
+    run_on(1, "threads", "cuda", HEDDLE_WIRE_PEER, takes_turns);
+}
+
 /* --- what is beside the states' way ----------------------------------------------------------------------------- */
 
 /* Is dq of rank 0 there, or its time over? */

@@ -27,17 +27,17 @@ out:
 }
 
 /* Eight stages and four switches, each of which gets the device's context; a switch comes behind the last one of its
- * plan and has an event of its own, and so has a pass. */
+ * plan and has an event of its own, and so does a pass, behind the last one. */
 HD_RANK_CASE(a_forward_asks_cuda_for_no_more, "2 threads cuda peer")
 {
     return check_calls(comm, 0,
-                       "cuCtxGetCurrent 14, cuCtxPopCurrent 14, cuCtxPushCurrent 14, cudaEventRecord 5, "
-                       "cudaGetLastError 41, cudaLaunchKernel 41, cudaStreamIsCapturing 5, cudaStreamWaitEvent 4");
+                       "cuCtxGetCurrent 15, cuCtxPopCurrent 15, cuCtxPushCurrent 15, cudaEventRecord 5, "
+                       "cudaGetLastError 41, cudaLaunchKernel 41, cudaStreamIsCapturing 5, cudaStreamWaitEvent 5");
 }
 
 HD_RANK_CASE(both_ways_ask_cuda_for_no_more, "2 threads cuda peer")
 {
     return check_calls(comm, 1,
-                       "cuCtxGetCurrent 28, cuCtxPopCurrent 28, cuCtxPushCurrent 28, cudaEventRecord 10, "
-                       "cudaGetLastError 143, cudaLaunchKernel 149, cudaStreamIsCapturing 10, cudaStreamWaitEvent 8");
+                       "cuCtxGetCurrent 30, cuCtxPopCurrent 30, cuCtxPushCurrent 30, cudaEventRecord 10, "
+                       "cudaGetLastError 143, cudaLaunchKernel 149, cudaStreamIsCapturing 10, cudaStreamWaitEvent 10");
 }

@@ -1,5 +1,6 @@
 /* Split-phase executions, by every way and wire the same: how long another one of the plan is refused, what comes
  * behind wait_on, and what a capture takes no part in. */
+#include "held_streams.h"
 #include "nccl_sim.h"
 
 enum { RANKS = 2, SOME_US = 30000 /* that an execution needs to end */ };
@@ -207,20 +208,6 @@ out:
     return st;
 }
 
-/* Stream b is made again, under the handle of stream a, which is gone before it has done what was given to it. */
-static heddle_status come_again(standing *s)
-{
-    heddle_status st = HEDDLE_OK;
-    const heddle_stream gone = s->a;
-    s->device->library->stream_destroy(s->b, s->device->number);
-    s->device->library->stream_destroy(s->a, s->device->number);
-    s->a = s->b = HEDDLE_NO_STREAM;
-    HD_TRY(s->device->library->stream_create(&s->b, s->device->number));
-    CHECK(s->b == gone);
-out:
-    return st;
-}
-
 /* Executions of a plan are done in the order of the calls, whichever streams they are on. Kernels were loaded before
  * they meet: a GPU that loads one waits for what runs there, which may wait for that one. arg: streams go. */
 static heddle_status takes_turns(heddle_comm *comm, void *arg)
@@ -235,7 +222,7 @@ static heddle_status takes_turns(heddle_comm *comm, void *arg)
     HD_TRY(device_copy_now(comm, s.g.src, s.g.sent, sizeof s.g.sent));
     stand(&s);
     st = heddle_reshard_execute(s.f.reshard, s.f.src, s.f.dst, s.a);
-    st = st == HEDDLE_OK && arg != NULL ? come_again(&s) : st;
+    st = st == HEDDLE_OK && arg != NULL ? stream_comes_again(&s.a, &s.b, s.device) : st;
     st = st == HEDDLE_OK ? heddle_reshard_execute(s.f.reshard, s.g.src, s.g.dst, s.b) : st;
     go_on(&s);
     HD_TRY(st);

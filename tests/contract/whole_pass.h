@@ -5,7 +5,7 @@
 #include "device_sim.h"
 #include "executor_fixture.h"
 
-enum { MOST_BYTES = ELEMS * sizeof(float), LOOKS = 200 /* a millisecond each */ };
+enum { MOST_BYTES = ELEMS * sizeof(float) };
 
 /* A rank's pass: forward, and back where `backward`. */
 typedef struct whole {
@@ -15,7 +15,6 @@ typedef struct whole {
     heddle_executor_options options;
     int64_t most_workspace_bytes; /* of each stage; 0: what they want */
     const char *epilogue;         /* NULL: whole on every rank */
-    const device_sim *stops;      /* holds the stream where the last stage has ended; NULL: it goes on */
     heddle_conditioning conditioning;
     heddle_stream stream;
     float start[ELEMS];

@@ -37,7 +37,9 @@ typedef struct heddle_executor_options {
      * repetition runs, in every forward; with `backward` or `keeps_weights` in the first one only. The status is passed
      * on. */
     heddle_status (*weights)(void *ctx, heddle_block *block, int stage, int repetition);
-    /* NULL, or told of every step before it is begun: 0 .. nstages, the last is the way to the end. */
+    /* NULL, or told of every step before it is begun: 0 .. nstages, the last is the way to the end. On a device it may
+     * refresh blocks (heddle_block_refresh), in any stream; as `weights`, it may not run them: their workspace has what
+     * the stage before leaves to the switch. */
     void (*before)(void *ctx, int step, int backward);
     void *ctx;
     /* Where switches are done. With the space of a device (heddle_comm_attach_device) and blocks in host memory what a

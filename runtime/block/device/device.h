@@ -47,7 +47,7 @@ struct hd_block_on {
     size_t bytes;      /* of these */
     hd_on_room *room;
     int has_gradients;
-    hd_device_gate *left; /* by the next forward (runtime/block/gate.h); NULL: it leaves nothing */
+    hd_device_gate *left; /* by forward (runtime/block/gate.h); NULL: it leaves nothing */
     hd_broken broken;     /* what could not be cleared, for the next call */
 };
 

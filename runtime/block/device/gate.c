@@ -42,11 +42,7 @@ heddle_status hd_block_pass_end(heddle_block *block, heddle_stream stream, heddl
         return st;
     }
     room->is_in_pass = 0;
-    if (room->used.is_lost) {
-        st = hd_on_room_end(room, room->captures, stream, st);
-    }
-    room->used.may_ask_again = 0;
-    return st;
+    return hd_on_room_end(room, room->captures, stream, st);
 }
 
 /* Rows and their change lie as a kernel wants them that takes whole pieces. */

@@ -42,7 +42,7 @@ static int is_of_pass(const hd_on_room *room, heddle_stream stream)
     return room->is_in_pass && stream == room->pass;
 }
 
-/* A graph cannot wait for what is outside of it; and a stream has an order without being told. */
+/* A graph cannot wait for what is outside of it. */
 heddle_status hd_on_room_begin(int *captures, hd_on_room *room, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
@@ -52,7 +52,7 @@ heddle_status hd_on_room_begin(int *captures, hd_on_room *room, heddle_stream st
     }
     HD_TRY(room->device->library->stream_captures(captures, room->device->number, stream));
     room->used.is_captured |= *captures;
-    st = *captures || stream == room->used.stream ? HEDDLE_OK : hd_enqueued_order(&room->used, stream);
+    st = *captures ? HEDDLE_OK : hd_enqueued_order(&room->used, stream);
 out:
     return st;
 }
@@ -62,11 +62,12 @@ heddle_status hd_on_room_end(hd_on_room *room, int captures, heddle_stream strea
     if (captures) {
         return st;
     }
-    if (!is_of_pass(room, stream)) {
-        return hd_enqueued_end(&room->used, stream, st);
+    if (is_of_pass(room, stream)) {
+        hd_enqueued_end_later(&room->used, stream);
+        return st;
     }
-    hd_enqueued_end_later(&room->used, stream);
-    return st;
+    room->is_in_pass = room->used.may_ask_again = 0; /* what the pass still has comes behind this, call by call */
+    return hd_enqueued_end(&room->used, stream, st);
 }
 
 heddle_status hd_on_upload(hd_on_room *room, void *dst, const void *src, size_t bytes)

@@ -25,12 +25,10 @@ static heddle_status make_ready(heddle_block *block, int for_backward, heddle_st
     return st == HEDDLE_OK ? hd_sharded_make(block, for_backward) : st;
 }
 
-/* Of this call alone. Who moves x on changes all of it at once. */
-static hd_device_gate *left_by(heddle_block *block, const hd_on_parts *parts)
+/* Who moves x on changes all of it at once. */
+static hd_device_gate *left_by(const heddle_block *block, const hd_on_parts *parts)
 {
-    hd_device_gate *left = block->on->left;
-    block->on->left = NULL;
-    return parts->cut == HD_ON_WHOLE ? left : NULL;
+    return parts->cut == HD_ON_WHOLE ? block->on->left : NULL;
 }
 
 heddle_status hd_on_forward(heddle_block *block, const hd_block_view *view, heddle_stream stream)

@@ -1,0 +1,195 @@
+/* Passes on a device that fail, and what their blocks are asked for in the midst of them. */
+#include "held_streams.h"
+#include "runtime/block/device/device.h"
+#include "whole_pass.h"
+
+/* --- another stream ----------------------------------------------------------------------------------------------- */
+
+typedef struct beside {
+    whole w;
+    device_sim sim;
+    heddle_stream other;
+    int step, backward; /* where a block that has no forward to go back through is refreshed in the other stream, which
+                         * stands still */
+    heddle_status st;
+} beside;
+
+static void refresh_beside(void *ctx, int step, int backward)
+{
+    beside *b = ctx;
+    if (b->other != HEDDLE_NO_STREAM && step == b->step && backward == b->backward) {
+        b->sim.hold(b->other);
+        b->st = heddle_block_refresh(heddle_executor_block(b->w.b.executor, step + backward), b->other);
+    }
+}
+
+static heddle_status is_waited_for(beside *b, int step, int backward)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_device *device = hd_comm_device(b->w.b.comm);
+    int goes_ahead = 1;
+    b->step = step;
+    b->backward = backward;
+    b->st = HEDDLE_ERR_INTERNAL;
+    HD_TRY(enqueue(&b->w));
+    HD_TRY(b->st);
+    HD_TRY(stream_has_ended(&goes_ahead, device, b->w.stream));
+    b->sim.release();
+    HD_TRY(device_settle(b->w.b.comm, b->w.stream));
+    HD_TRY(device_settle(b->w.b.comm, b->other));
+    CHECK(!goes_ahead);
+out:
+    return st;
+}
+
+/* What a pass still has comes behind it, as what it has not had before. */
+HD_RANK_CASE(a_refresh_in_another_stream_is_waited_for, "1 threads cuda peer")
+{
+    heddle_status st = HEDDLE_OK;
+    beside b = {.other = HEDDLE_NO_STREAM};
+    choose(&b.w, comm, 1);
+    b.w.options.before = refresh_beside;
+    b.w.options.ctx = &b;
+    HD_TRY(set_up(&b.w, comm));
+    HD_TRY(device_sim_get(&b.sim));
+    HD_TRY(enqueue(&b.w));
+    HD_TRY(device_settle(comm, b.w.stream));
+    HD_TRY(b.sim.stream_create(&b.other));
+    for (int step = 0; step < STEPS - 1; step += 3) {
+        HD_TRY(is_waited_for(&b, step, 0));
+        HD_TRY(is_waited_for(&b, step, 1));
+    }
+out:
+    if (b.sim.release != NULL) {
+        b.sim.release();
+        device_stream_free(&b.sim, b.other);
+    }
+    tear_down(&b.w);
+    return st;
+}
+
+/* --- failures ----------------------------------------------------------------------------------------------------- */
+
+/* x of the first stage as it is behind a call of its block. */
+static heddle_status call_alone(float *out, whole *w)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+    const heddle_schedule_info *info = &w->b.info;
+    const int rank = heddle_comm_rank(w->b.comm);
+    heddle_box box;
+    heddle_tensor x;
+    HD_TRY(heddle_schedule_stage_at(&stage, w->b.schedule, 0));
+    HD_TRY(heddle_layout_box(&box, &info->shape, &info->mesh, &stage.layout, rank));
+    HD_TRY(heddle_tensor_init(&x, w->dx_memory, &info->shape, &info->mesh, &stage.layout, NULL, rank));
+    x.space = w->options.space;
+    x.device = w->options.device;
+    HD_TRY(device_copy_now(w->b.comm, x.data, w->start, MOST_BYTES));
+    HD_TRY(heddle_block_forward(heddle_executor_block(w->b.executor, 0), &x, &box, &w->conditioning, w->stream));
+    HD_TRY(device_settle(w->b.comm, w->stream));
+    st = device_copy_now(w->b.comm, out, x.data, MOST_BYTES);
+out:
+    return st;
+}
+
+static heddle_status is_as_before(whole *w)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_executor_step step = HEDDLE_EMPTY(heddle_executor_step);
+    heddle_block *block = heddle_executor_block(w->b.executor, 0);
+    float before[ELEMS], behind[ELEMS];
+    HD_TRY(heddle_executor_step_at(&step, w->b.executor, 1, 0));
+    CHECK(strcmp(step.path, "fused push") == 0);
+    HD_TRY(call_alone(before, w));
+    CHECK(memcmp(before, w->start, sizeof before) != 0);
+    HD_TRY(heddle_block_lend_param(block, 0, NULL, HEDDLE_F32)); /* its own, as it was, and wants a commit */
+    CHECK(enqueue(w) == HEDDLE_ERR_ARG && strstr(heddle_last_error(), "stage 's.attn' of layer 0: ") != NULL);
+    HD_TRY(heddle_block_commit(block));
+    HD_TRY(call_alone(behind, w));
+    CHECK(memcmp(before, behind, sizeof before) == 0);
+out:
+    return st;
+}
+
+/* A call that was to leave its change to the switch behind it, and failed: the block's next one leaves nothing. */
+HD_RANK_CASE(blocks_of_a_pass_that_fails_are_as_before, "2 threads cuda peer")
+{
+    heddle_status st = HEDDLE_OK;
+    whole w;
+    choose(&w, comm, 0);
+    HD_TRY(set_up(&w, comm));
+    HD_TRY(enqueue(&w));
+    HD_TRY(device_settle(comm, w.stream));
+    HD_TRY(heddle_comm_barrier(comm));
+    if (heddle_comm_rank(comm) == 0) {
+        st = is_as_before(&w);
+    } else {
+        heddle_ignore(enqueue(&w)); /* it hears of the other one sooner or later */
+    }
+out:
+    tear_down(&w);
+    return st;
+}
+
+static const heddle_device *real;
+static const void *lost; /* an event that cannot be recorded */
+
+static heddle_status record(void *event, int device, heddle_stream stream)
+{
+    return event == lost ? heddle_set_error(HEDDLE_ERR_DEVICE, "no event for you")
+                         : real->event_record(event, device, stream);
+}
+
+/* The event behind all stages cannot be recorded any more. */
+static heddle_status set_up_lost(whole *w, heddle_comm *comm, heddle_device *library)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_device *device = hd_comm_device(comm);
+    real = device->library;
+    *library = *real;
+    library->event_record = record;
+    choose(w, comm, 0);
+    HD_TRY(set_up(w, comm));
+    HD_TRY(enqueue(w));
+    HD_TRY(device_settle(comm, w->stream));
+    device->library = library;
+    lost = heddle_executor_block(w->b.executor, 0)->on->room->used.event;
+out:
+    return st;
+}
+
+static void tear_down_lost(whole *w)
+{
+    lost = NULL;
+    hd_comm_device(w->b.comm)->library = real;
+    tear_down(w);
+}
+
+/* Though the pass cannot be ended either. */
+HD_RANK_CASE(a_pass_says_what_failed_first, "1 threads cuda peer")
+{
+    heddle_status st = HEDDLE_OK;
+    whole w;
+    heddle_device library;
+    HD_TRY(set_up_lost(&w, comm, &library));
+    w.conditioning.text = w.b.text; /* not on the device */
+    CHECK(enqueue(&w) == HEDDLE_ERR_ARG);
+    CHECK(strstr(heddle_last_error(), "stage 'cross' of layer 0: ") != NULL);
+out:
+    tear_down_lost(&w);
+    return st;
+}
+
+HD_RANK_CASE(a_pass_without_an_end_says_so, "1 threads cuda peer")
+{
+    heddle_status st = HEDDLE_OK;
+    whole w;
+    heddle_device library;
+    HD_TRY(set_up_lost(&w, comm, &library));
+    CHECK(enqueue(&w) == HEDDLE_ERR_DEVICE);
+    CHECK(strstr(heddle_last_error(), "the end of a pass: no event for you") != NULL);
+    st = device_settle(comm, w.stream);
+out:
+    tear_down_lost(&w);
+    return st;
+}
