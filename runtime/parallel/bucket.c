@@ -183,11 +183,96 @@ out:
     return st;
 }
 
+/* --- steps -------------------------------------------------------------------------------------------------------- */
+
+typedef struct layouts {
+    heddle_layout at[HD_BUCKET_STEPS + 1]; /* before the steps, and behind each */
+    heddle_layout wanted;
+} layouts;
+
+static heddle_shape shape_of(const heddle_bucket *bucket)
+{
+    return (heddle_shape){.dtype = HEDDLE_F32, .ndim = 1, .dim = {{.name = "n", .extent = bucket->elems}}};
+}
+
+static void find_steps(layouts *out, heddle_bucket *bucket)
+{
+    const heddle_mesh *mesh = &bucket->mesh;
+    heddle_layout *at = out->at;
+    int n = 0;
+    at[0] = out->wanted = heddle_layout_replicated();
+    for (int a = 0; a < mesh->naxes; a++) {
+        at[0].dim_of_axis[a] = mesh->axis[a].size > 1 ? HEDDLE_PARTIAL : HEDDLE_REPLICATED;
+    }
+    for (int a = 0; a < mesh->naxes; a++) {
+        if (mesh->axis[a].size > 1) {
+            at[n + 1] = at[n];
+            at[++n].dim_of_axis[a] = 0;
+        }
+    }
+    if (bucket->shard >= 0) {
+        out->wanted.dim_of_axis[bucket->shard] = 0;
+    }
+    if (!heddle_layout_equal(&at[n], &out->wanted, mesh)) {
+        at[++n] = out->wanted;
+    }
+    bucket->nsteps = n;
+}
+
+static heddle_status box_of(heddle_box *out, const heddle_bucket *bucket, const heddle_layout *layout)
+{
+    const heddle_shape shape = shape_of(bucket);
+    return heddle_layout_box(out, &shape, &bucket->mesh, layout, heddle_comm_rank(bucket->group));
+}
+
+static heddle_status buffer(float **out, heddle_bucket *bucket, size_t bytes)
+{
+    heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
+    const size_t some = bytes > 0 ? bytes : 1;
+    HD_TRY(bucket->device != NULL ? hd_device_alloc(bucket->device, &memory, some, HD_DEVICE_FOR_PEERS)
+                                  : heddle_buffer_alloc(&memory, bucket->group, some, HEDDLE_SPACE_HOST));
+    *out = memory;
+    bucket->buffer_bytes += (int64_t)bytes;
+out:
+    return st;
+}
+
+/* Steps go flat -> block[0] -> block[1] -> block[0] ..., and where everything is wanted everywhere back to flat. Before
+ * the steps are made, when ranks map what their peers have. */
+static heddle_status make_buffers(heddle_bucket *bucket, const layouts *of)
+{
+    heddle_status st = HEDDLE_OK;
+    heddle_box box;
+    HD_TRY(box_of(&box, bucket, &of->wanted));
+    bucket->own_lo = box.lo[0];
+    bucket->own_elems = box.len[0];
+    const int back = bucket->shard < 0; /* the last step fills flat */
+    int64_t need[2] = {back ? 0 : bucket->own_elems, 0};
+    if (bucket->nsteps == 0) {
+        return HEDDLE_OK;
+    }
+    for (int i = 0; i < bucket->nsteps - back; i++) {
+        HD_TRY(box_of(&box, bucket, &of->at[i + 1]));
+        need[i % 2] = box.len[0] > need[i % 2] ? box.len[0] : need[i % 2];
+    }
+    HD_TRY(buffer(&bucket->flat, bucket, (size_t)bucket->elems * sizeof(float)));
+    for (int i = 0; i < 2; i++) {
+        HD_TRY(buffer(&bucket->block[i], bucket, (size_t)need[i] * sizeof(float)));
+    }
+    for (int i = 0; i < bucket->nsteps; i++) {
+        bucket->step[i].src = i == 0 ? bucket->flat : bucket->step[i - 1].dst;
+        bucket->step[i].dst = back && i == bucket->nsteps - 1 ? bucket->flat : bucket->block[i % 2];
+    }
+out:
+    return st;
+}
+
 static heddle_status add_reshard(heddle_reshard **out, heddle_bucket *bucket, const heddle_layout *from,
                                  const heddle_layout *to)
 {
     heddle_reshard_options options;
-    heddle_shape shape = {.dtype = HEDDLE_F32, .ndim = 1, .dim = {{.name = "n", .extent = bucket->elems}}};
+    const heddle_shape shape = shape_of(bucket);
     heddle_reshard_options_init(&options);
     options.deadline_ms = bucket->options.deadline_ms;
     options.space = bucket->options.space;
@@ -195,73 +280,30 @@ static heddle_status add_reshard(heddle_reshard **out, heddle_bucket *bucket, co
     return heddle_reshard_create(out, bucket->group, &shape, &bucket->mesh, from, to, &options);
 }
 
-static heddle_status make_steps(heddle_bucket *bucket)
+static heddle_status make_steps(heddle_bucket *bucket, const layouts *of)
 {
     heddle_status st = HEDDLE_OK;
-    const heddle_mesh *mesh = &bucket->mesh;
-    heddle_layout at = heddle_layout_replicated(), wanted = heddle_layout_replicated();
-    for (int a = 0; a < mesh->naxes; a++) {
-        at.dim_of_axis[a] = mesh->axis[a].size > 1 ? HEDDLE_PARTIAL : HEDDLE_REPLICATED;
-    }
-    for (int a = 0; a < mesh->naxes; a++) {
-        if (mesh->axis[a].size > 1) {
-            heddle_layout next = at;
-            next.dim_of_axis[a] = 0;
-            HD_TRY(add_reshard(&bucket->step[bucket->nsteps++].reshard, bucket, &at, &next));
-            at = next;
-        }
-    }
-    if (bucket->shard >= 0) {
-        heddle_layout whole = heddle_layout_replicated();
-        wanted.dim_of_axis[bucket->shard] = 0;
-        HD_TRY(add_reshard(&bucket->gather, bucket, &wanted, &whole));
-    }
-    if (!heddle_layout_equal(&at, &wanted, mesh)) {
-        HD_TRY(add_reshard(&bucket->step[bucket->nsteps++].reshard, bucket, &at, &wanted));
-    }
-    heddle_box box;
-    heddle_shape shape = {.dtype = HEDDLE_F32, .ndim = 1, .dim = {{.name = "n", .extent = bucket->elems}}};
-    HD_TRY(heddle_layout_box(&box, &shape, mesh, &wanted, heddle_comm_rank(bucket->group)));
-    bucket->own_lo = box.lo[0];
-    bucket->own_elems = box.len[0];
-out:
-    return st;
-}
-
-static heddle_status buffer(float **out, heddle_bucket *bucket, size_t bytes)
-{
-    heddle_status st = HEDDLE_OK;
-    void *memory = NULL;
-    bytes = bytes > 0 ? bytes : 1;
-    HD_TRY(bucket->device != NULL ? hd_device_alloc(bucket->device, &memory, bytes, HD_DEVICE_FOR_PEERS)
-                                  : heddle_buffer_alloc(&memory, bucket->group, bytes, HEDDLE_SPACE_HOST));
-    *out = memory;
-    bucket->buffer_bytes += (int64_t)bytes;
-out:
-    return st;
-}
-
-/* Steps go flat -> block[0] -> block[1] -> block[0] ..., and where everything is wanted everywhere back to flat. */
-static heddle_status make_buffers(heddle_bucket *bucket)
-{
-    heddle_status st = HEDDLE_OK;
-    size_t need[2] = {(size_t)bucket->own_elems * sizeof(float), 0};
-    if (bucket->nsteps == 0) {
-        return HEDDLE_OK;
-    }
-    int back = bucket->shard < 0; /* the last step fills flat */
-    for (int i = 0; i < bucket->nsteps - back; i++) {
-        heddle_reshard_info info = HEDDLE_EMPTY(heddle_reshard_info);
-        HD_TRY(heddle_reshard_get_info(&info, bucket->step[i].reshard));
-        need[i % 2] = info.dst_bytes > need[i % 2] || (back && i == 0) ? info.dst_bytes : need[i % 2];
-    }
-    HD_TRY(buffer(&bucket->flat, bucket, (size_t)bucket->elems * sizeof(float)));
-    for (int i = 0; i < 2; i++) {
-        HD_TRY(buffer(&bucket->block[i], bucket, need[i]));
-    }
+    const heddle_layout whole = heddle_layout_replicated();
     for (int i = 0; i < bucket->nsteps; i++) {
-        bucket->step[i].src = i == 0 ? bucket->flat : bucket->step[i - 1].dst;
-        bucket->step[i].dst = back && i == bucket->nsteps - 1 ? bucket->flat : bucket->block[i % 2];
+        HD_TRY(add_reshard(&bucket->step[i].reshard, bucket, &of->at[i], &of->at[i + 1]));
+    }
+    st = bucket->shard >= 0 ? add_reshard(&bucket->gather, bucket, &of->wanted, &whole) : HEDDLE_OK;
+out:
+    return st;
+}
+
+/* Ranks that share a norm are not those that are summed, so all hear of each part how it went before the next one. */
+static heddle_status make_all(heddle_bucket *bucket)
+{
+    heddle_status st;
+    layouts of;
+    find_steps(&of, bucket);
+    st = make_buffers(bucket, &of);
+    st = st == HEDDLE_OK ? hd_bucket_on_make(bucket) : st;
+    HD_TRY(hd_creation_end(bucket->comm, st));
+    HD_TRY(hd_creation_end(bucket->comm, make_steps(bucket, &of)));
+    if (hd_bucket_on_has_sum(bucket)) {
+        st = hd_creation_end(bucket->comm, hd_bucket_on_make_sum(bucket));
     }
 out:
     return st;
@@ -288,13 +330,7 @@ heddle_status heddle_bucket_create(heddle_bucket **out, heddle_comm *comm, const
     if (norm != 0) {
         HD_TRY(heddle_comm_axes_group(&bucket->norm_group, comm, mesh, norm));
     }
-    st = make_steps(bucket);
-    st = st == HEDDLE_OK ? make_buffers(bucket) : st;
-    st = st == HEDDLE_OK ? hd_bucket_on_make(bucket) : st;
-    HD_TRY(hd_creation_end(comm, st)); /* ranks of a norm are not those of a sum */
-    if (hd_bucket_on_has_sum(bucket)) {
-        HD_TRY(hd_creation_end(comm, hd_bucket_on_make_sum(bucket)));
-    }
+    HD_TRY(make_all(bucket));
     *out = bucket;
     bucket = NULL;
 out:

@@ -1,5 +1,6 @@
 /* Gradients on a device, by every wire: summed over an axis, whole or in blocks, and what a bucket does besides. */
 #include "nccl_sim.h"
+#include "runtime/parallel/parallel_internal.h"
 
 #include <heddle/train/bucket.h>
 #include <math.h>
@@ -219,6 +220,30 @@ HD_CASE(summed_in_blocks)
 HD_CASE(refused)
 {
     on_wires(refuses);
+}
+
+/* Peers in other processes have mapped what a bucket gathers into: nothing lands in memory of a plan, to be copied. */
+HD_RANK_CASE(gathers_to_its_place, "2 shm cuda peer")
+{
+    bucket_job j;
+    heddle_bucket *bucket[2] = {NULL, NULL};
+    heddle_status st = set_up(&j, comm);
+    HD_TRY(st);
+    for (int i = 0; i < 2; i++) {
+        HD_TRY(make(&bucket[i], &j, i - 1));
+        HD_TRY(fill(&j));
+        HD_TRY(heddle_bucket_reduce(bucket[i], j.stream));
+        HD_TRY(heddle_bucket_gather(bucket[i], j.stream));
+        HD_TRY(device_settle(comm, j.stream));
+        HD_TRY(says_why(i == 0 ? bucket[i]->step[bucket[i]->nsteps - 1].reshard : bucket[i]->gather, direct));
+        HD_TRY(heddle_comm_barrier(comm));
+    }
+    st = heddle_comm_barrier(comm);
+out:
+    heddle_bucket_destroy(bucket[0]);
+    heddle_bucket_destroy(bucket[1]);
+    tear_down(&j);
+    return st;
 }
 
 /* --- a creation that fails on one rank ---------------------------------------------------------------------------- */
