@@ -14,7 +14,8 @@ void hd_block_leave_gate(heddle_block *block, hd_device_gate *left);
 heddle_status hd_block_gate_is_enqueued(heddle_block *block, heddle_stream stream);
 
 /* Until the end calls of blocks that share this one's workspace go in `stream`, which is captured or not all the while:
- * what they enqueue has one event behind all of it, and one more where somebody asks for it before. */
+ * what they enqueue has one event behind all of it, and one more where somebody asks for it before. With a call in
+ * another stream, which comes between them, that is over: each has its own. */
 heddle_status hd_block_pass_begin(heddle_block *block, heddle_stream stream);
 heddle_status hd_block_pass_end(heddle_block *block, heddle_stream stream, heddle_status st); /* st: of the pass */
 
