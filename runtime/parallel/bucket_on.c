@@ -1,4 +1,5 @@
 /* What a bucket on a device computes there, by the kernels of its library (kernels/table_device.h). */
+#include "runtime/move/device_image.h"
 #include "runtime/move/device_list.h"
 #include "runtime/parallel/parallel_internal.h"
 
@@ -25,10 +26,15 @@ static heddle_status launched(const heddle_bucket *bucket, heddle_status st, int
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
+static int norm_ranks(const heddle_bucket *bucket)
+{
+    return bucket->norm_group != NULL ? heddle_comm_size(bucket->norm_group) : 1;
+}
+
 int hd_bucket_on_has_sum(const heddle_bucket *bucket)
 {
-    return bucket->device != NULL && bucket->device->library->kernels != NULL && bucket->norm_group != NULL &&
-           heddle_comm_size(bucket->norm_group) > 1;
+    const int n = norm_ranks(bucket);
+    return bucket->device != NULL && bucket->device->library->kernels != NULL && n > 1 && n <= HD_DEVICE_MAX_PEERS;
 }
 
 heddle_status hd_bucket_on_make_sum(heddle_bucket *bucket)
@@ -108,6 +114,19 @@ void hd_bucket_on_release(heddle_bucket *bucket, void *memory)
 
 /* --- launches ----------------------------------------------------------------------------------------------------- */
 
+/* Of more ranks than kernels add up. */
+static heddle_status sum_by_host(heddle_bucket *bucket, heddle_stream stream)
+{
+    heddle_status st;
+    hd_image image;
+    HD_TRY(hd_image_open(&image, bucket->comm, bucket->on.squares, sizeof(hd_squares), 1, stream, "a sum of norms"));
+    HD_TRY(heddle_comm_allreduce_sum(bucket->norm_group, image.host, HD_SQUARES_LANES, HEDDLE_I64));
+    st = hd_image_write(&image);
+out:
+    hd_image_close(&image);
+    return st;
+}
+
 heddle_status hd_bucket_on_squares(const hd_squares **out, heddle_bucket *bucket, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
@@ -127,6 +146,8 @@ heddle_status hd_bucket_on_squares(const hd_squares **out, heddle_bucket *bucket
     if (on->sum != NULL) {
         HD_TRY(heddle_reshard_execute(on->sum, on->squares, on->squares + 1, stream));
         *out = on->squares + 1;
+    } else if (norm_ranks(bucket) > 1) {
+        HD_TRY(sum_by_host(bucket, stream));
     }
 out:
     return st == HEDDLE_OK ? st : hd_bucket_on_end(bucket, stream, st);

@@ -41,7 +41,7 @@ typedef struct hd_bucket_on {
     hd_squares *squares;              /* [2] this rank's, and of all ranks of the norm */
     void *scratch;
     double *clip;
-    heddle_reshard *sum; /* of squares; NULL: this rank's are all there are */
+    heddle_reshard *sum; /* of squares; NULL: this rank's are all there are, or of too many ranks for it */
     int stays;           /* memory may be used when nobody waits for it: by a graph, or by what does not end */
 } hd_bucket_on;
 

@@ -20,7 +20,8 @@ extern "C" {
  * in f64 per element, every operation rounded by itself, m, v and param rounded to f32 once: sharded and not sharded
  * give the same bits, and so do the host and a device (but for those of a NaN). The state lies where the bucket's parts
  * do. On a device the norm stays there: by the wires peer and nccl a step only enqueues. By the wire host what goes
- * between ranks (the sum of norms, the gather) waits for the stream and for the others, as every reshard there. */
+ * between ranks (the sum of norms, the gather) waits for the stream and for the others, as every reshard there, and so
+ * does the sum of norms over more than 64 ranks by every wire. */
 typedef struct heddle_adamw heddle_adamw;
 
 typedef struct heddle_adamw_options {
