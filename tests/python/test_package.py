@@ -91,6 +91,14 @@ def test_a_line_says_who_holds_what():
         line.src_slices(3)
 
 
+def test_the_form_of_a_line():
+    line = heddle.Line("bf16[b=2 t=7 s=5] on [dp=2 sp=3]: t@sp -> s@sp as s,b,t")
+    assert line.form == "bf16[b=%d t=%d s=%d] on [dp=2 sp=3]: t@sp -> s@sp as s,b,t"
+    assert line.form % line.shape == line.text and line.form % (3, 9, 8) == heddle.Line(line.form % (3, 9, 8)).text
+    own = heddle.Line("f32[t=7 s=5] on [sp=2]: t@sp(4 3) -> s@sp(2 3)")
+    assert own.form == own.text and "(2 3)" in own.text
+
+
 def test_lines_of_the_way_back():
     line = heddle.Line("f32[t=7 s=5] on [sp=3]: * as s,t -> s@sp")
     assert line.reversed() == heddle.Line("f32[t=7 s=5] on [sp=3]: s@sp -> * as s,t")

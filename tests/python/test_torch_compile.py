@@ -137,6 +137,32 @@ print("ok")
 """, 4)
 
 
+def test_a_graph_that_is_run_within_a_transform_or_while_others_compile(tmp_path):
+    """Lines of a compiled graph have their extents beside them, and whoever runs it puts them in."""
+    fork(tmp_path, COMMON + """
+import itertools
+
+with heddle.Comm.open() as comm:
+    plan = comm.reshard(f"f32[t=7 s=5] on {comm.mesh}: t@sp -> s@sp")
+    compiled = torch.compile(lambda x: ht.switch(x.sin(), plan).cos(), fullgraph=True, backend="eager", dynamic=True)
+    def slope(function):  # whose backward runs within another gradient
+        x = torch.randn(plan.src_shape, generator=torch.Generator().manual_seed(comm.rank)).requires_grad_()
+        y = function(x).sum()
+        return torch.func.grad(lambda z: (z * torch.autograd.grad(y, x)[0].sum()).sum())(torch.ones(3))
+    assert torch.equal(slope(compiled), slope(lambda x: ht.switch(x.sin(), plan).cos()))
+    x, out = torch.randn(plan.src_shape).double(), torch.empty(plan.dst_shape).double()  # not the plan's own dtype
+    wanted, asked = ht.switch(x, plan), torch.compiler.is_compiling
+    answers = itertools.chain([True], itertools.repeat(False))  # as another thread's compiler ends
+    torch.compiler.is_compiling = lambda: next(answers)
+    try:
+        ht.switch(x, plan, out=out)
+    finally:
+        torch.compiler.is_compiling = asked
+    assert torch.equal(out, wanted)
+print("ok")
+""", 2)
+
+
 def test_a_model_on_several_ranks_compiled(tmp_path):
     fork(tmp_path, MODULES + """
 import warnings

@@ -70,11 +70,11 @@ class Line:
 
     @property
     def form(self) -> str:
-        """`text` with %d for extents: `form % shape` is `text`. It has the extents where blocks have lengths of their
-        own."""
-        head, rest = self.text.split("]", 1)
+        """`text` with %d for extents, `form % shape` is `text`; or `text` itself, where blocks have lengths of their
+        own, which are of these extents alone."""
         if any(n > 0 for layout in (self._c.from_, self._c.to) for n in layout.nshards[: self._c.mesh.naxes]):
             return self.text
+        rest = self.text.partition("]")[2]
         return f"{self.dtype}[{' '.join(f'{dim}=%d' for dim in self.dims)}]{rest}"
 
     def with_dtype(self, dtype: str) -> "Line":

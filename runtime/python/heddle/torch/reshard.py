@@ -63,7 +63,7 @@ def _switch_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: Comm, plan:
     if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad) or tangent_of(x) is not None:
         raise ArgumentError("switch: with `out` there is no gradient, and x or out wants one")
     if is_eager(x) and is_eager(out):
-        _reshard_out(x, out, line, comm, plan)
+        _reshard_out(x, out, line % tuple(extents), comm, plan)
     else:
         if not torch.compiler.is_compiling() and out.is_neg():  # which a compiler cannot ask
             raise ArgumentError("switch: out is a view that negates what its memory holds, wanted a dense tensor")
@@ -119,13 +119,14 @@ def resharded(x: torch.Tensor, line: str, back: str, comm: Comm, plan: Optional[
     check_device(x, comm)
     if x.is_complex():
         return torch.view_as_complex(resharded(_pairs(x), paired(line), paired(back), comm, None, extents))
-    if not is_eager(x):
-        if is_transformed():
-            return _Transformed.apply((line, back, comm, False), x)
+    is_seen = not is_eager(x)
+    if is_seen and not is_transformed():
         y, tangent = torch.ops.heddle.reshard(x, line, back, extents, comm.number), tangent_of(x)
         return y if tangent is None else forward_ad.make_dual(y, resharded(tangent, line, back, comm, None, extents))
     if extents:  # of a graph that is run now
         line, back = line % tuple(extents), back % tuple(extents)
+    if is_seen:
+        return _Transformed.apply((line, back, comm, False), x)
     if x.requires_grad and torch.is_grad_enabled():
         return _Resharded.apply(x, (line, back, comm, plan, ()))
     return _reshard(x, line, comm, plan)
