@@ -1,12 +1,13 @@
-"""Plans and schedules, each made of the other; what a plan is asked with and cannot be; modules that are shared."""
+"""Plans and schedules, each made of the other; what a plan is asked with and cannot be; modules that are shared;
+tables and masks beside rows that are cut along one dim."""
 import pytest
 import torch
-from test_torch_explore_models import WIDTH, Joint, Mlp, projected, together
+from test_torch_explore_models import WIDTH, Attention, Joint, Mlp, projected, together
 from test_torch_prove import Block, made
 
 import heddle
 import heddle.torch as ht
-from heddle.torch import Attend, Gather, Split
+from heddle.torch import Attend, Gather, Halo, Split
 
 torch.set_num_threads(1)
 
@@ -110,3 +111,111 @@ def test_a_stage_that_is_whole_around_its_attention():
     steps = {"layers.*.attention": (Split("x", "b s _", "s"), Attend("s"), Gather("output", "b s _", "s"))}
     assert ht.prove(model, steps, **given)
     assert {stage.layout for stage in found.schedule(model, steps, "[sp=3]").stages} == {"*"}
+
+
+class Turned(torch.nn.Module):
+    """Rows of neighbours, times a table of rows by channels."""
+
+    def __init__(self):
+        super().__init__()
+        self.near = torch.nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+
+    def forward(self, x, turns):
+        return x + self.near(x.mT).mT * turns.repeat(1, 2)
+
+
+class Banded(torch.nn.Module):
+    """Softmax in plain products, with a mask of all rows with all."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x, mask):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return x + (q @ k.mT).masked_fill(~mask, -1e9).softmax(-1) @ v
+
+
+class Placed(torch.nn.Module):
+    """Positions fix the number of rows, so of the table's 15 x 8 both axes are read as rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.places = torch.nn.Parameter(torch.randn(15, WIDTH))
+        self.layers = torch.nn.ModuleList(Turned() for _ in range(2))
+
+    def forward(self, x, turns):
+        x = x + self.places
+        for layer in self.layers:
+            x = layer(x, turns)
+        return x
+
+
+class Band(torch.nn.Module):
+    """No row looks at the first one, so a layer's own rows and columns of the mask reach no further than the band."""
+
+    def __init__(self):
+        super().__init__()
+        self.near = torch.nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+        self.layers = torch.nn.ModuleList(Banded() for _ in range(2))
+
+    def forward(self, x):
+        x, at = self.near(x.mT).mT, torch.arange(x.shape[1])
+        mask = ((at - at[:, None]).abs() < 3) & (at > 0)
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x
+
+
+def test_a_table_by_channels_is_cut_along_one_dim():
+    torch.manual_seed(0)
+    model, given = Placed(), dict(x=torch.randn(2, 15, WIDTH), turns=torch.randn(15, 8))
+    found = ht.explore(model, **given)
+    assert found["layers.0"].given == {"x": "b s _", "turns": "s s"}, found["layers.0"]
+    plan = found.plan(model, "[sp=2]")
+    steps = dict(plan.steps)
+    assert plan.proof and isinstance(steps["layers.1.near"], Halo) and "2 by Halo" in plan.why, str(plan)
+    assert Split("turns", "s _", "s") in steps["layers.0"] and ht.prove(model, plan, ranks=4, **given), str(plan)
+
+
+def test_rows_beside_a_mask_of_all_rows_are_whole():
+    torch.manual_seed(0)
+    model, given = Band(), dict(x=torch.randn(2, 23, WIDTH))
+    found = ht.explore(model, **given)
+    assert found["layers.0"].dims["s"].kind == "halo" and found["layers.0"].given["mask"] == "s s", found.table()
+    plan = found.plan(model, "[sp=2]")
+    assert plan.proof and "2 by Gather" in plan.why and "'mask'" not in str(plan), str(plan)
+    assert ht.prove(model, plan, ranks=3, **given), str(plan)
+
+
+class Beside(torch.nn.Module):
+    """Rows of a picture and of a text, of which both are cut; they attend together."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.linear = Attention(), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, text):
+        of_text, of_x = self.attention(torch.cat([text, x], 1)).split([text.shape[1], x.shape[1]], 1)
+        return x + self.linear(of_x), text + of_text
+
+
+class Pictures(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks, self.last = torch.nn.ModuleList(Beside() for _ in range(2)), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, text):
+        for block in self.blocks:
+            x, text = block(x, text)
+        return self.last(x)
+
+
+def test_a_schedule_says_what_it_does_not_count():
+    torch.manual_seed(0)
+    model, given = Pictures(), dict(x=torch.randn(2, 11, WIDTH), text=torch.randn(2, 6, WIDTH))
+    plan = ht.explore(model, **given).plan(model, "[sp=3]")
+    assert [stage.layout for stage in plan.schedule.stages] == ["s@sp"] * 2 and "rows of l and s are cut" in plan.why
+    assert plan.why.endswith("; the schedule's bytes are without the rows of l"), plan.why
+    model, given = ended()
+    assert "without" not in ht.explore(model, **given).plan(model, "[sp=3]").why

@@ -97,29 +97,27 @@ class _Along:
         names = [stage.name for stage in self.found.stages()]
         calls = [call for call in self.found.flow.calls if call.module in names]
         for call in calls:
-            given = self.found[call.module].given
+            module = self.found[call.module]
+            given, extents = self._cut(module, "given"), module.extents
             self.steps += [(call.module, Split(at.name, self._text(given[at.name]), self.dim)) for at in call.given
-                           if not at.stages and self._is_cut(given.get(at.name, ""))]
-            extents = self.found[call.module].extents
+                           if not at.stages and at.name in given]
             self.steps += [(call.module, Extent(name, self.dim)) for name, value in call.numbers.items()
                            if [dim for dim, extent in extents.items() if extent == value] == [self.dim]]
         for name in dict.fromkeys(call.module for call in calls):
             self._visit(name)
         last = self.found[calls[-1].module] if calls else None
-        return [(last.name, Gather(_place(name), self._text(text), self.dim)) for name, text in last.out.items()
-                if self._is_cut(text)] if last else []
+        return [(last.name, Gather(place, self._text(text), self.dim))
+                for place, text in self._cut(last, "out").items()] if last else []
 
     def _model(self) -> Steps:
         root = self.found[""]
         self.steps = [("", Split(name, self._whole(text), self.dim))
-                      for name, text in sorted(root.given.items(), key=lambda each: "(" in each[1])
-                      if self._is_cut(text)]
+                      for name, text in sorted(self._cut(root, "given").items(), key=lambda each: "(" in each[1])]
         self.steps += [("", Extent(name, self.dim)) for name, value in self.found.given[1].items()
                        if type(value) is int and value == self.found.dims[self.dim] and self._unit == 1]
         if not self.steps:
             raise UnsupportedError(f"no argument has {self.dim}")
-        ends = [("", Gather(_place(name), self._text(text), self.dim)) for name, text in root.out.items()
-                if self._is_cut(text)]
+        ends = [("", Gather(place, self._text(text), self.dim)) for place, text in self._cut(root, "out").items()]
         for name in self.found.children(""):
             self._visit(name)
         if not any(isinstance(step, (Attend, Halo, Sums, Switch)) for _, step in self.steps):
@@ -159,13 +157,8 @@ class _Along:
 
     def _is_whole(self, name: str) -> bool:
         """Does it take rows that a rank can have its block of, and none of all with all, which attention makes?"""
-        call = next((call for call in self.found.flow.calls if call.module == name), None)
-        for passed in call.given if call else ():
-            words = words_of(self.found[name].given.get(passed.name, ""))
-            if any(axis == [(self.dim,)] and n % self._rows for axis, n in zip(words, passed.shape)) or is_of_pairs(
-                    self.found[name].given.get(passed.name, ""), self.dim):
-                return False
-        return True
+        return not any(is_pairs or next((n for axis, n in zip(words_of(text), shape) if axis == [(self.dim,)]), 0)
+                       % self._rows for _, text, shape, is_pairs in self._tensors(self.found[name], "given"))
 
     def _has_tokens(self, name: str) -> bool:
         """Rows beside those of the dim: if its parent has none, it has put them there, as a padding."""
@@ -176,30 +169,30 @@ class _Along:
         """What the module's own code does."""
         module.need_one_way()
         seen, name = module.dims[self.dim], module.name
-        given = [at for at, text in module.given.items() if self._is_cut(text)]
-        out = [at for at, text in module.out.items() if self._is_cut(text)]
+        given, out = self._cut(module, "given"), self._cut(module, "out")
+        is_pairs = any(each[3] for side in ("given", "out") for each in self._tensors(module, side))
         attentions = [each for each in self.found.flow.attentions if each.module == name]
         if attentions and all(each.rows == each.keys == module.extents.get(self.dim) for each in attentions):
             heads = min(each.kv_heads for each in attentions)
             auto = "ulysses" if heads >= self._size else "gather-kv"
             return [(name, Attend(self.dim, auto if self._method == "auto" else self._method, self._saved))]
-        if not attentions and len(given) == 1 and len(out) == 1:
-            text, after = self._text(module.given[given[0]]), self._text(module.out[out[0]])
-            ends = {"out": _place(out[0]), "out_dims": "" if after == text else after}
+        if not attentions and not is_pairs and len(given) == 1 and len(out) == 1:
+            (what, text), (place, after) = ((at, self._text(of)) for side in (given, out) for at, of in side.items())
+            ends = {"out": place, "out_dims": "" if after == text else after}
             if seen.kind in ("halo", "causal"):
                 reach = seen.rows * seen.times
-                return [(name, Halo(given[0], text, self.dim, reach, 0 if seen.kind == "causal" else reach, **ends))]
+                return [(name, Halo(what, text, self.dim, reach, 0 if seen.kind == "causal" else reach, **ends))]
             if seen.is_apart:
-                return [(name, Numbered(given[0], text, self.dim, **ends))]
-        if not attentions and seen.kind == "reduction" and type(self._modules[name]).__name__ in NORMS:
+                return [(name, Numbered(what, text, self.dim, **ends))]
+        if not attentions and not is_pairs and seen.kind == "reduction" and type(self._modules[name]).__name__ in NORMS:
             return [(name, Sums(self.dim))]
         switched = self._switched(module) if self._is_switching and not attentions else []
         if switched:
             return switched
         self.gathers += 1
-        self._pairs += any(is_of_pairs(text, self.dim) for text in (*module.given.values(), *module.out.values()))
-        return [*((name, Gather(at, self._text(module.given[at]), self.dim)) for at in given),
-                *((name, Split(_place(at), self._text(module.out[at]), self.dim)) for at in out)]
+        self._pairs += is_pairs
+        return [*((name, Gather(at, self._text(text), self.dim)) for at, text in given.items()),
+                *((name, Split(at, self._text(text), self.dim)) for at, text in out.items())]
 
     def _switched(self, module: Module) -> Steps:
         """Blocks of another dim while it runs, along which it is free; none: there is no such dim."""
@@ -230,25 +223,36 @@ class _Along:
             return module, Gather(place, words, from_)
         return module, Split(place, words, to)
 
-    def _is_cut(self, text: str) -> bool:
-        return self._has(text) and not is_of_pairs(text, self.dim)
+    def _tensors(self, module: Module, side: str) -> List[Tuple[str, str, Sequence[int], bool]]:
+        """Those with this dim: the place as a step has it, the text, the shape in the first call; are they of pairs?"""
+        texts = module.given if side == "given" else {_place(name): text for name, text in module.out.items()}
+        call = next((call for call in self.found.flow.calls if call.module == module.name), None)
+        shapes = {passed.name: passed.shape for passed in getattr(call, side)} if call else {}
+        return [(place, text, shapes.get(place, ()), is_of_pairs(text, self.dim, shapes.get(place, ())))
+                for place, text in texts.items() if self._has(text)]
+
+    def _cut(self, module: Module, side: str) -> Dict[str, str]:
+        """Texts of tensors of which a rank has its block: those of pairs are whole."""
+        return {place: text for place, text, _, is_pairs in self._tensors(module, side) if not is_pairs}
 
     def _has(self, text: str, dim: str = "") -> bool:
         return any((dim or self.dim) in part for axis in words_of(text) for part in axis)
 
     def _text(self, text: str, *dims: str) -> str:
         """As a step has it: others than b and this dim, or these, are of no matter, and may have other extents there.
+        An axis behind this dim's that is read as the same is channels.
         """
-        words, dims = [], dims or (self.dim,)
+        words: List[str] = []
+        of = dims or (self.dim,)
         for axis in words_of(text):
-            here = [part for part in axis if set(dims) & set(part)]
-            if not here:
+            here = [part for part in axis if set(of) & set(part)]
+            if not here or not dims and any(self.dim in word.strip("()").split() for word in words):
                 words.append("b" if axis == [("b",)] else "_")
                 continue
             tokens = [part[0] if part[0].isdecimal() else "" for part in axis]
             if len(axis) > 2 or len(axis) == 2 and not any(tokens):
-                raise UnsupportedError(f"'{text}' has {' '.join(dims)} beside other rows")
-            inner = self._axis(here[0]) if dims == (self.dim,) else self._axis_of(here[0], dims)
+                raise UnsupportedError(f"'{text}' has {' '.join(of)} beside other rows")
+            inner = self._axis(here[0]) if of == (self.dim,) else self._axis_of(here[0], of)
             word = " + ".join(token or inner.strip("()") for token in tokens)
             words.append(f"({word})" if " " in word else word)
         return " ".join(words)

@@ -16,7 +16,7 @@ from ..beside import apart
 from ..exploring.exploration import Exploration
 from ..exploring.flow import Call, Passed
 from ..exploring.rows import is_of_pairs
-from ..modules import Gather, Sizes
+from ..modules import Gather, Sizes, Split
 from ..proving import Proof, prove
 from ..ranks import Dims
 from .along import along_plans, is_near
@@ -51,6 +51,8 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
         raise search.refused()
     if plan.schedule is None:
         _told(plan, found, model, mesh, machine, sizes)
+    if plan.schedule is not None:
+        plan.why += _uncounted(plan, plan.schedule)
     return plan
 
 
@@ -62,6 +64,15 @@ def _need_known(found: Exploration, mesh: str, machine: Optional[MachineLike], s
             planner.plan(found.to_yaml(), mesh, machine=on, sizes=sizes)
         except (InfeasibleError, UnsupportedError):
             pass
+
+
+def _uncounted(plan: Plan, schedule: Schedule) -> str:
+    """Of rows that are cut beside those of the activation the schedule knows nothing."""
+    known = {stage.layout.split("@")[0] for stage in schedule.stages}
+    every = [step for _, steps in plan.steps for step in (steps if isinstance(steps, tuple) else (steps,))]
+    beside = {dim for step in every if isinstance(step, Split)
+              for dim in ((step.over,) if isinstance(step.over, str) else step.over)} - known
+    return f"; the schedule's bytes are without the rows of {' '.join(sorted(beside))}" if beside else ""
 
 
 def _told(plan: Plan, found: Exploration, model: torch.nn.Module, mesh: str, machine: Optional[MachineLike],
