@@ -137,6 +137,30 @@ print("ok")
 """, 4)
 
 
+def test_a_graph_is_not_taken_for_a_plan_that_it_does_not_fit(tmp_path):
+    """Another communicator of the same extents, another dtype, another layout."""
+    fork(tmp_path, COMMON + """
+def moved(x, plan):
+    return ht.switch(x.sin(), plan).cos()
+
+with heddle.Comm.open(mesh="[dp=2 sp=2]") as comm:
+    compiled = torch.compile(moved, fullgraph=True, backend="aot_eager", dynamic=True)
+    one, other = comm.axis("dp"), comm.axis("sp")
+    plans = [ranks.reshard(f"{dtype}[t=7 s=5] on [n=2]: {way}") for ranks, dtype, way in (
+        (one, "f32", "t@n -> s@n"), (other, "f32", "t@n -> s@n"), (other, "bf16", "t@n -> s@n"),
+        (other, "f32", "t@n -> s@n as s,t"), (other, "f32", "t@n -> *"))]
+    for again in range(2):  # which compiles nothing more
+        for graphs, plan in enumerate(plans, 1):
+            x = torch.full(plan.src_shape, comm.rank + 0.25, dtype=torch.bfloat16 if "bf16" in plan.line.text
+                           else torch.float32)
+            y = compiled(x, plan)
+            assert y.dtype == x.dtype and torch.equal(y, moved(x, plan)), plan.line.text
+            made = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+            assert made == (len(plans) if again else graphs), (made, plan.line.text)
+print("ok")
+""", 4)
+
+
 def test_a_graph_that_is_run_within_a_transform_or_while_others_compile(tmp_path):
     """Lines of a compiled graph have their extents beside them, and whoever runs it puts them in."""
     fork(tmp_path, COMMON + """

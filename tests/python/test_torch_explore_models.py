@@ -379,15 +379,13 @@ def test_pairs_are_axes_as_long_as_each_other():
     assert not is_of_pairs("s s", shape=(15, 8)) and not is_of_pairs("b b _") and not is_of_pairs("s l s", "l")
 
 
-def test_windows_that_are_not_understood():
+def test_windows_are_cut_between_one_another():
     torch.manual_seed(0)
     model, given = Windows(), dict(x=torch.randn(1, 3, 8, 12))
-    try:
-        plan = ht.explore(model, **given).plan(model, "[sp=2]")
-    except heddle.UnsupportedError as error:
-        assert "Windows" in str(error)
-    else:
-        assert ht.prove(model, plan, ranks=3, **given), str(plan)
+    plan = ht.explore(model, **given).plan(model, "[sp=2]")
+    assert "w is cut all the way; 1 by Halo" in plan.why, str(plan)
+    assert Split("x", "b _ _ (w 4)", "w") in dict(plan.steps)[""], str(plan)
+    assert ht.prove(model, plan, ranks=3, **given), str(plan)
 
 
 def test_a_token_of_a_class_on_ranks(tmp_path):
