@@ -114,7 +114,6 @@ heddle_status hd_linear_on_make(heddle_linear_attention *a)
     return hd_linear_ways_make(a->on);
 }
 
-/* What graphs have, or what is not known to be idle, stays with the communicator. */
 void hd_linear_on_free(heddle_linear_attention *a)
 {
     struct hd_linear_on *on = a->on;
@@ -124,18 +123,16 @@ void hd_linear_on_free(heddle_linear_attention *a)
     const hd_sentence why = hd_sentence_keep();
     const int is_idle = hd_on_device_is_idle(&on->used, on->comm);
     hd_linear_ways_free(on);
-    for (int i = 0; i < 4 && is_idle; i++) {
+    for (int i = 0; i < 4; i++) {
         const hd_linear_way *way = &on->way[i / 2][i % 2];
         float *const all[] = {way->own, way->in, way->out, way->come, on->walks.states[i]};
         for (int k = 0; k < 5; k++) {
-            heddle_buffer_free(on->comm, all[k]);
+            hd_on_device_let_go(on->comm, all[k], is_idle);
         }
     }
-    if (is_idle) {
-        heddle_buffer_free(on->comm, on->walks.before);
-        heddle_buffer_free(on->comm, on->last);
-        heddle_buffer_free(on->comm, (float *)(uintptr_t)on->walks.log2_decay);
-    }
+    hd_on_device_let_go(on->comm, on->walks.before, is_idle);
+    hd_on_device_let_go(on->comm, on->last, is_idle);
+    hd_on_device_let_go(on->comm, (float *)(uintptr_t)on->walks.log2_decay, is_idle);
     hd_enqueued_close(&on->used);
     on->device->library->event_destroy(on->forked, on->device->number);
     on->device->library->event_destroy(on->joined, on->device->number);

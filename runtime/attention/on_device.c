@@ -39,3 +39,12 @@ int hd_on_device_is_idle(hd_enqueued *used, const heddle_comm *comm)
     return used->event != NULL && !used->is_captured &&
            hd_enqueued_has_ended(used, hd_comm_deadline_ns(comm, 0) + HD_DEVICE_GRACE_NS);
 }
+
+void hd_on_device_let_go(heddle_comm *comm, void *buffer, int is_idle)
+{
+    if (is_idle) {
+        heddle_buffer_free(comm, buffer);
+    } else {
+        hd_comm_leave_buffer(comm, buffer);
+    }
+}

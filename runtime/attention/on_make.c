@@ -244,7 +244,6 @@ const char *hd_attn_on_kernel(const struct hd_attn_on *on)
     return on->kernels->name;
 }
 
-/* What graphs have, or what is not known to be idle, stays with the communicator. */
 void hd_attn_on_free(heddle_attention *a)
 {
     struct hd_attn_on *on = a->on;
@@ -258,8 +257,8 @@ void hd_attn_on_free(heddle_attention *a)
                          on->sum[1],     on->lengths,   on->travel[1], on->all_grads};
     const int is_idle = hd_on_device_is_idle(&on->used, on->comm);
     hd_attn_on_hops_free(on);
-    for (size_t i = 0; i < sizeof all / sizeof all[0] && is_idle; i++) {
-        heddle_buffer_free(on->comm, all[i]);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        hd_on_device_let_go(on->comm, all[i], is_idle);
     }
     hd_enqueued_close(&on->used);
     if (on->own_stream != HEDDLE_NO_STREAM) {

@@ -202,6 +202,13 @@ void hd_comm_drop(heddle_comm *comm, hd_group *group)
     }
 }
 
+void hd_comm_leave_buffer(heddle_comm *comm, const void *buffer)
+{
+    if (buffer != NULL) {
+        hd_comm_drop(comm, comm->group);
+    }
+}
+
 /* After an abort kernels of peers may still store to this rank's device memory. */
 static void end_watch(heddle_comm *comm)
 {

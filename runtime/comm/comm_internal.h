@@ -97,6 +97,8 @@ void hd_comm_outlook_add(heddle_comm *comm, hd_outlook *outlook);
 void hd_comm_outlook_remove(heddle_comm *comm, hd_outlook *outlook);
 /* May `what` (a tensor, a plan) be asked for memory of that space and device? hd_device_need says the errors. */
 heddle_status hd_comm_need_space(const heddle_comm *comm, heddle_space space, int device, const char *what);
+/* For heddle_buffer_free where something may use it at any time: it ends with the communicator. NULL is legal. */
+void hd_comm_leave_buffer(heddle_comm *comm, const void *buffer);
 
 /* Ranks of this host that reach one another (this one included), ascending. */
 int hd_comm_local_ranks(const heddle_comm *comm, const int **ranks);

@@ -187,4 +187,17 @@ out:
     return st;
 }
 
+/* What graphs had ends with the communicator of a rank that is alone, too. */
+static inline void nothing_is_left_behind(heddle_rank_main fn)
+{
+    device_sim sim;
+    heddle_comm *comm = alone_on(HEDDLE_WIRE_PEER);
+    HD_OK(fn(comm, NULL));
+    heddle_comm_destroy(comm);
+    if (!is_on_card()) {
+        HD_OK(device_sim_get(&sim));
+        assert_int_equal(sim.device_bytes(), 0);
+    }
+}
+
 #endif

@@ -79,6 +79,7 @@ static heddle_status bits(heddle_comm *comm, void *arg)
 HD_CASE(every_run_and_every_replay_has_the_same_bits)
 {
     run_on(3, "threads", "cuda", HEDDLE_WIRE_PEER, bits);
+    nothing_is_left_behind(bits);
 }
 
 /* --- streams ------------------------------------------------------------------------------------------------------ */
