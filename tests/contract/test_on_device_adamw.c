@@ -195,6 +195,9 @@ HD_CASE(norms_of_many_ranks)
 {
     way of = {"[pp=66]", 0, 0, 1, -1, 0.3};
     const heddle_comm_options options = by_nccl(20000);
+#ifdef __SANITIZE_THREAD__
+    hd_skip("sanitizer", "kernels of many ranks, of which ThreadSanitizer knows too few threads");
+#endif
     HD_OK(heddle_run_ranks_with(MANY, "threads", &options, steps, &of));
 }
 
