@@ -146,7 +146,8 @@ class Exploration:
         method    of stages that mix all their rows by attention, as of heddle.diffusers.parallelize
 
         UnsupportedError: no plan is known, or none holds; the sentence names the module. ArgumentError: a schedule of
-        another model, a mesh of several axes.
+        another model, or that cuts what a stage mixes; a machine or sizes that the planner does not know; a mesh of
+        several axes.
         """
         from ..planning.found import plan_of  # which is made of this
         return plan_of(self, model, mesh, schedule=schedule, method=method, machine=machine, sizes=sizes,
