@@ -131,37 +131,45 @@ out:
     return st;
 }
 
-static const heddle_device *real;
-static const void *lost; /* an event that cannot be recorded */
-
-static heddle_status record(void *event, int device, heddle_stream stream)
+static heddle_status no_record(void *event, int device, heddle_stream stream)
 {
-    return event == lost ? heddle_set_error(HEDDLE_ERR_DEVICE, "no event for you")
-                         : real->event_record(event, device, stream);
+    (void)event, (void)device, (void)stream;
+    return heddle_set_error(HEDDLE_ERR_DEVICE, "no event for you");
 }
 
-/* The event behind all stages cannot be recorded any more. */
-static heddle_status set_up_lost(whole *w, heddle_comm *comm, heddle_device *library)
+/* A device whose events cannot be recorded. */
+typedef struct lost {
+    heddle_device library;
+    hd_device device;
+} lost;
+
+static hd_enqueued *used_by(const whole *w)
+{
+    return &heddle_executor_block(w->b.executor, 0)->on->room->used;
+}
+
+/* The event behind all stages cannot be recorded any more; nobody else looks at it. */
+static heddle_status set_up_lost(whole *w, heddle_comm *comm, lost *l)
 {
     heddle_status st = HEDDLE_OK;
-    hd_device *device = hd_comm_device(comm);
-    real = device->library;
-    *library = *real;
-    library->event_record = record;
     choose(w, comm, 0);
     HD_TRY(set_up(w, comm));
     HD_TRY(enqueue(w));
     HD_TRY(device_settle(comm, w->stream));
-    device->library = library;
-    lost = heddle_executor_block(w->b.executor, 0)->on->room->used.event;
+    l->device = *hd_comm_device(comm);
+    l->library = *l->device.library;
+    l->library.event_record = no_record;
+    l->device.library = &l->library;
+    used_by(w)->device = &l->device;
 out:
     return st;
 }
 
 static void tear_down_lost(whole *w)
 {
-    lost = NULL;
-    hd_comm_device(w->b.comm)->library = real;
+    if (w->b.executor != NULL) {
+        used_by(w)->device = hd_comm_device(w->b.comm);
+    }
     tear_down(w);
 }
 
@@ -170,8 +178,8 @@ HD_RANK_CASE(a_pass_says_what_failed_first, "1 threads cuda peer")
 {
     heddle_status st = HEDDLE_OK;
     whole w;
-    heddle_device library;
-    HD_TRY(set_up_lost(&w, comm, &library));
+    lost l;
+    HD_TRY(set_up_lost(&w, comm, &l));
     w.conditioning.text = w.b.text; /* not on the device */
     CHECK(enqueue(&w) == HEDDLE_ERR_ARG);
     CHECK(strstr(heddle_last_error(), "stage 'cross' of layer 0: ") != NULL);
@@ -184,8 +192,8 @@ HD_RANK_CASE(a_pass_without_an_end_says_so, "1 threads cuda peer")
 {
     heddle_status st = HEDDLE_OK;
     whole w;
-    heddle_device library;
-    HD_TRY(set_up_lost(&w, comm, &library));
+    lost l;
+    HD_TRY(set_up_lost(&w, comm, &l));
     CHECK(enqueue(&w) == HEDDLE_ERR_DEVICE);
     CHECK(strstr(heddle_last_error(), "the end of a pass: no event for you") != NULL);
     st = device_settle(comm, w.stream);
