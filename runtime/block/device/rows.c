@@ -66,10 +66,10 @@ heddle_status heddle_rows_dense(heddle_comm *comm, void *out, const void *x, int
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(comm));
+    HD_TRY(rows > 0 ? HD_NEED(out, x, weight) : HEDDLE_OK);
     hd_device *device = hd_comm_device(comm);
     const void *const places[] = {out, x, weight, bias};
     HD_TRY(check(device, __func__, rows, k, n, dtype));
-    HD_TRY(rows > 0 ? HD_NEED(out, x, weight) : HEDDLE_OK);
     HD_TRY(check_places(device, __func__, places, 4, dtype));
     const heddle_product of = {
         .kind = HEDDLE_PRODUCT_FORWARD, .dtype = dtype, .dst_dtype = dtype, .n = n, .k = k, .has_bias = bias != NULL};
@@ -84,10 +84,10 @@ heddle_status heddle_rows_add(heddle_comm *comm, void *x, const void *y, int64_t
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(comm));
+    HD_TRY(rows > 0 ? HD_NEED(x, y) : HEDDLE_OK);
     hd_device *device = hd_comm_device(comm);
     const void *const places[] = {x, y};
     HD_TRY(check(device, __func__, rows, c, c, dtype));
-    HD_TRY(rows > 0 ? HD_NEED(x, y) : HEDDLE_OK);
     HD_TRY(check_places(device, __func__, places, 2, dtype));
     const hd_device_rows of = {.dtype = dtype, .rows = rows, .c = c};
     LAUNCH(device, gate_residual, &of, x, y, dtype, NULL, NULL, stream);
@@ -101,6 +101,7 @@ heddle_status heddle_rows_norm(heddle_comm *comm, void *out, const void *x, int6
 {
     heddle_status st = HEDDLE_OK;
     HD_TRY(HD_NEED(comm));
+    HD_TRY(rows > 0 ? HD_NEED(out, x) : HEDDLE_OK);
     hd_device *device = hd_comm_device(comm);
     const void *const places[] = {out, x}, *const vectors[] = {shift, scale};
     HD_TRY(check(device, __func__, rows, c, c, dtype));
@@ -112,7 +113,6 @@ heddle_status heddle_rows_norm(heddle_comm *comm, void *out, const void *x, int6
         return hd_fail(HEDDLE_ERR_ARG, "heddle_rows_norm: %s: both or none",
                        shift == NULL ? "a scale without shift" : "a shift without scale");
     }
-    HD_TRY(rows > 0 ? HD_NEED(out, x) : HEDDLE_OK);
     HD_TRY(check_places(device, __func__, places, 2, dtype));
     HD_TRY(check_places(device, __func__, vectors, 2, HEDDLE_F32));
     const hd_device_rows of = {
