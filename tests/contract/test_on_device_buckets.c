@@ -75,7 +75,8 @@ out:
     return st;
 }
 
-static heddle_status make(heddle_bucket **out, bucket_job *j, int shard_axis)
+static heddle_status make_on(heddle_bucket **out, const bucket_job *j, const char *line, unsigned sum_axes,
+                             unsigned norm_axes, int shard_axis)
 {
     heddle_status st;
     heddle_mesh mesh;
@@ -83,12 +84,18 @@ static heddle_status make(heddle_bucket **out, bucket_job *j, int shard_axis)
     heddle_bucket_options_init(&options);
     options.space = HEDDLE_SPACE_DEVICE;
     options.device = heddle_comm_device(j->comm);
-    options.sum_axes = 1;
+    options.sum_axes = sum_axes;
+    options.norm_axes = norm_axes;
     options.shard_axis = shard_axis;
-    HD_TRY(heddle_mesh_parse(&mesh, "[sp=2]"));
+    HD_TRY(heddle_mesh_parse(&mesh, line));
     st = heddle_bucket_create(out, j->comm, &mesh, j->part, PARTS, &options);
 out:
     return st;
+}
+
+static heddle_status make(heddle_bucket **out, const bucket_job *j, int shard_axis)
+{
+    return make_on(out, j, "[sp=2]", 1, 0, shard_axis);
 }
 
 /* which 0: parameters, of their owners; 1: gradients, summed in the own block [lo, lo + len); 2: gradients of zeros */
@@ -250,23 +257,6 @@ out:
 
 enum { STAGES = 2, ALL = STAGES * N, MOST_ALLOCATIONS = 3000 };
 
-static heddle_status make_of_stages(heddle_bucket **out, const bucket_job *j)
-{
-    heddle_status st;
-    heddle_mesh mesh;
-    heddle_bucket_options options;
-    heddle_bucket_options_init(&options);
-    options.space = HEDDLE_SPACE_DEVICE;
-    options.device = heddle_comm_device(j->comm);
-    options.sum_axes = 2;
-    options.norm_axes = 1;
-    options.shard_axis = 1;
-    HD_TRY(heddle_mesh_parse(&mesh, "[pp=2 sp=2]"));
-    st = heddle_bucket_create(out, j->comm, &mesh, j->part, PARTS, &options);
-out:
-    return st;
-}
-
 /* Every allocation of rank 1 fails once: all are told, also those that only share the norm with it, and the bucket that
  * is made in the end works. */
 static heddle_status out_of_memory(bucket_job *j)
@@ -278,7 +268,7 @@ static heddle_status out_of_memory(bucket_job *j)
     double found = 0;
     for (long nth = 1; bucket == NULL && nth <= MOST_ALLOCATIONS; nth++) {
         hd_alloc_fail_at(rank == 1 ? nth : 0);
-        const int made = (int)make_of_stages(&bucket, j);
+        const int made = (int)make_on(&bucket, j, "[pp=2 sp=2]", 2, 1, 1);
         hd_alloc_fail_at(0);
         HD_TRY(heddle_comm_allgather(j->comm, &made, all, sizeof made));
         for (int r = 0; r < ALL; r++) {
