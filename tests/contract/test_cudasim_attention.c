@@ -2,15 +2,6 @@
  * of two dims, key lengths, a diagonal, heads that share keys; and a fibre's bits among others, whoever runs when. */
 #include "on_sim.h"
 
-static const hd_device_kernels *device;
-
-static void begin(void)
-{
-    device = &hd_kernels_cuda;
-    OK(device->load());
-    assert_int_equal(hd_sim_unloaded(), 0);
-}
-
 enum { FIBRES = 6 /* of trials of bits */, ARRAYS = 8, Q = 0, K, V, O, D_O, DQ, DK, DV };
 
 typedef struct problem {

@@ -2,8 +2,6 @@
  * their gradients and the sums for the weights. */
 #include "on_sim.h"
 
-static const hd_device_kernels *device;
-
 typedef struct problem {
     hd_device_heads of; /* of both */
     int64_t elems, part;
@@ -14,7 +12,7 @@ typedef struct problem {
     float *weight_there[2], *cos_sin_there;
 } problem;
 
-static void begin(problem *p, int round)
+static void problem_make(problem *p, int round)
 {
     const int64_t d = round % 2 ? 2 * between(1, 64) : 8 * between(1, 16), heads = between(1, 5);
     p->of = (hd_device_heads){.dtype = float_types[round % 3], .rows = between(1, 60), .heads = heads, .d = d};
@@ -111,11 +109,10 @@ static void check_back(const problem *p)
 
 HD_CASE(two_weights_in_a_launch_have_the_bits_of_two)
 {
-    device = &hd_kernels_cuda;
-    OK(device->load());
+    begin();
     for (int round = 0; round < hd_rounds(45); round++) {
         problem p;
-        begin(&p, round);
+        problem_make(&p, round);
         hd_sim_set_reversed(below(2));
         check_forward(&p);
         check_back(&p);
@@ -126,7 +123,7 @@ HD_CASE(two_weights_in_a_launch_have_the_bits_of_two)
 HD_CASE(a_second_weight_wants_a_first)
 {
     problem p;
-    begin(&p, 0);
+    problem_make(&p, 0);
     p.of.weight = NULL;
     assert_int_equal(hd_kernels_cuda.norm_rotate(&p.of, p.x_there, p.x_there, NULL), cudaErrorInvalidValue);
     end(&p);

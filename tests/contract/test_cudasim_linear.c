@@ -3,15 +3,6 @@
  * among others, whoever runs when. */
 #include "on_sim.h"
 
-static const hd_device_kernels *device;
-
-static void begin(void)
-{
-    device = &hd_kernels_cuda;
-    OK(device->load());
-    assert_int_equal(hd_sim_unloaded(), 0);
-}
-
 enum { Q, K, V, O, ARRAYS };
 
 typedef struct problem {

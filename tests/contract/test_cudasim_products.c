@@ -4,15 +4,6 @@
 
 #include <heddle/sys/device_products.h>
 
-static const hd_device_kernels *device;
-
-static void begin(void)
-{
-    device = &hd_kernels_cuda;
-    OK(device->load());
-    assert_int_equal(hd_sim_unloaded(), 0);
-}
-
 /* What lies where: src [rows][in], with [with_rows][k], dst [dst_rows][out]. */
 typedef struct problem {
     heddle_product of;

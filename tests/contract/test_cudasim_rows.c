@@ -2,17 +2,6 @@
  * beside it. */
 #include "on_sim.h"
 
-static const hd_kernels *cpu;
-static const hd_device_kernels *device;
-
-static void begin(void)
-{
-    cpu = hd_kernels_named("generic");
-    device = &hd_kernels_cuda;
-    OK(device->load());
-    assert_int_equal(hd_sim_unloaded(), 0);
-}
-
 static const double F32_ERROR = 3e-6;
 
 /* --- against the reference: a row is computed by it in f32 from what the type holds */

@@ -2,16 +2,6 @@
  * bits whatever lies beside it; sums over rows, the same bits in whichever order blocks run. */
 #include "on_sim.h"
 
-static const hd_kernels *cpu;
-static const hd_device_kernels *device;
-
-static void begin(void)
-{
-    cpu = hd_kernels_named("generic");
-    device = &hd_kernels_cuda;
-    OK(device->load());
-}
-
 static const double ERROR = 5e-6;
 
 /* Rows of samples, each with vectors of its own. */

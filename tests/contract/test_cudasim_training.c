@@ -3,17 +3,6 @@
 #include "on_sim.h"
 #include "runtime/parallel/parallel_internal.h"
 
-static const hd_kernels *cpu;
-static const hd_device_kernels *device;
-
-static void begin(void)
-{
-    cpu = hd_kernels_named("generic");
-    device = &hd_kernels_cuda;
-    OK(device->load());
-    assert_int_equal(hd_sim_unloaded(), 0);
-}
-
 /* Mostly numbers of a usual size; else any bits, NaN and infinity among them. */
 static float *numbers(int64_t n, int has_any)
 {

@@ -105,4 +105,16 @@ static inline void check_values(const char *what, const void *got, heddle_dtype 
     }
 }
 
+static const hd_kernels *cpu;
+static const hd_device_kernels *device;
+
+/* Of every case, before a launch. */
+static inline void begin(void)
+{
+    cpu = hd_kernels_named("generic");
+    device = &hd_kernels_cuda;
+    OK(device->load());
+    assert_int_equal(hd_sim_unloaded(), 0);
+}
+
 #endif
