@@ -6,9 +6,10 @@
 
 static cudaStream_t streams; /* all, newest first */
 
-/* The handle of the stream that was destroyed last, whose work may go on: the next one's. NULL: none, so the next one's
- * is new. No address of memory: allocators order threads, or race where ThreadSanitizer sees no lock (hd_sim_lock). */
-static cudaStream_t spare;
+/* The handle of the stream that this thread destroyed last, whose work may go on: its next one's. NULL: none, so the
+ * next one's is new. No address of memory: allocators order threads, or race where ThreadSanitizer sees no lock
+ * (hd_sim_lock). */
+static _Thread_local cudaStream_t spare;
 static uintptr_t handles = 1 << 16;
 
 /* What streams send goes to the device by a few connections, each of which hands on in the order in which things came:
