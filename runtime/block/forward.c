@@ -1,6 +1,7 @@
 /* Checks of a forward call, the view of the box, and the threads that work on it. */
 #include "runtime/base/base.h"
 #include "runtime/block/device/device.h"
+#include "runtime/block/gate.h"
 #include "runtime/block/products.h"
 #include "runtime/layout/algebra.h"
 
@@ -177,6 +178,7 @@ heddle_status hd_block_enter(hd_block_view *view, int *idle, const heddle_block 
                              const heddle_box *box, const heddle_conditioning *conditioning, hd_call_names names)
 {
     heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_block_need_free(block, names.function));
     if (!block->committed) {
         return hd_fail(HEDDLE_ERR_ARG, "the block's weights are not ready: call heddle_block_commit first");
     }
@@ -207,6 +209,7 @@ heddle_status heddle_block_reserve(heddle_block *block, const heddle_box *box)
     heddle_status st = HEDDLE_OK;
     hd_block_view view;
     HD_TRY(HD_NEED(block, box));
+    HD_TRY(hd_block_need_free(block, __func__));
     HD_TRY(hd_block_look_at(&view, block, box));
     st = block->on != NULL && heddle_box_elems(box) > 0 ? hd_on_reserve_block(block, &view) : HEDDLE_OK;
 out:

@@ -2,6 +2,7 @@
 #include "runtime/block/sharded.h"
 #include "runtime/base/base.h"
 #include "runtime/base/hash.h"
+#include "runtime/block/gate.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -209,7 +210,8 @@ heddle_status hd_sharded_check_box(const heddle_block *block, const heddle_box *
 
 heddle_status hd_sharded_give_up(const heddle_block *block, heddle_status st)
 {
-    if (block->sharded == NULL || block->sharded->group == NULL) {
+    const int is_alone = block->sharded == NULL || block->sharded->group == NULL;
+    if (is_alone || hd_block_is_held(block)) { /* of a block that is held nobody's call begins */
         return st;
     }
     const hd_sentence why = hd_sentence_keep();

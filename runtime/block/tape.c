@@ -2,6 +2,7 @@
 #include "runtime/block/back_internal.h"
 
 #include "runtime/base/base.h"
+#include "runtime/block/gate.h"
 
 #include <string.h>
 
@@ -68,6 +69,7 @@ heddle_status heddle_tape_reserve(heddle_tape *tape, const heddle_box *box)
     heddle_status st = HEDDLE_OK;
     hd_block_view view;
     HD_TRY(HD_NEED(tape, box));
+    HD_TRY(hd_block_need_free(tape->block, __func__));
     HD_TRY(hd_block_look_at(&view, tape->block, box));
     st = tape->block->on != NULL && (heddle_box_elems(box) > 0 || tape->block->sharded != NULL)
              ? hd_on_reserve_tape(tape, &view)

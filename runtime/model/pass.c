@@ -19,7 +19,9 @@ static heddle_block_traffic traffic_of(const heddle_block *block)
 static void tell_of(const heddle_executor *e, int step, int backward)
 {
     if (e->options.before != NULL) {
+        hd_block_hold(e->block[0], 1); /* all blocks have one workspace */
         e->options.before(e->options.ctx, step, backward);
+        hd_block_hold(e->block[0], 0);
     }
 }
 
@@ -90,6 +92,7 @@ static heddle_status run_block(heddle_executor *e, heddle_tensor *x, const heddl
 static heddle_status make_weights(heddle_executor *e, int repetition)
 {
     heddle_status st = HEDDLE_OK;
+    hd_block_hold(e->block[0], 1);
     for (int i = 0; i < e->info.period && !e->has_weights; i++) {
         const int step = repetition * e->info.period + i;
         HD_TRY(e->options.weights != NULL
@@ -97,6 +100,7 @@ static heddle_status make_weights(heddle_executor *e, int repetition)
                    : heddle_block_seed(e->block[step], e->options.seed * 1000003U + (uint64_t)step));
     }
 out:
+    hd_block_hold(e->block[0], 0);
     return hd_executor_at(hd_executor_tell(e, st), "weights", repetition);
 }
 

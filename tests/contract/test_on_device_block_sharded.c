@@ -2,6 +2,7 @@
  * every rank is that of the whole, forward, backward and again from an older tape; what is sent is what was planned. */
 #include "block_model.h"
 #include "on_device.h"
+#include "runtime/block/gate.h"
 
 #include <heddle/train/tape.h>
 #include <stdio.h>
@@ -173,6 +174,19 @@ static heddle_status check_counts(const world *w, int forwards, int backwards)
                : st;
 }
 
+/* A call that is refused as one from within an executor's pass: the others need not come, and hear of nothing. */
+static heddle_status check_held(world *w, void *there)
+{
+    heddle_status st = HEDDLE_OK;
+    const heddle_tensor x = tensor_of(w, there, w->bytes);
+    hd_block_hold(w->mine, 1);
+    CHECK(heddle_block_forward(w->mine, &x, &w->box, &w->there, w->stream) == HEDDLE_ERR_ARG);
+    CHECK(says("heddle_block_forward: called from options.before or options.weights of an executor"));
+out:
+    hd_block_hold(w->mine, 0);
+    return st;
+}
+
 /* Two forwards with tapes of their own, backward of the older one: the object runs its attention again. */
 static heddle_status check(world *w)
 {
@@ -182,6 +196,7 @@ static heddle_status check(world *w)
     heddle_tape *tape[2] = {NULL, NULL};
     void *at[2] = {NULL, NULL}, *back = NULL;
     HD_TRY(part_there(&back, w, of->p.x));
+    HD_TRY(heddle_comm_rank(w->comm) == 0 ? check_held(w, back) : HEDDLE_OK);
     for (int i = 0; i < 2; i++) {
         HD_TRY(part_there(&at[i], w, i == 0 ? of->p.x : of->x));
         const heddle_tensor there = tensor_of(w, at[i], w->bytes);

@@ -68,6 +68,108 @@ out:
     return st;
 }
 
+/* --- calls in the midst ------------------------------------------------------------------------------------------- */
+
+/* A program that runs the blocks of its executor's pass from `before` and `weights`. */
+typedef struct meddler {
+    whole w;
+    heddle_tape *tape; /* of the last step's block */
+    int meddles, asked, refused;
+} meddler;
+
+static void see(meddler *m, heddle_status st, const char *function)
+{
+    const char *why = heddle_last_error();
+    m->asked++;
+    m->refused += st == HEDDLE_ERR_ARG && strncmp(why, function, strlen(function)) == 0 &&
+                  strstr(why, ": called from options.before or options.weights of an executor") != NULL;
+}
+
+static void meddle_with(meddler *m, int step)
+{
+    heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
+    heddle_executor *executor = m->w.b.executor;
+    heddle_block *block = heddle_executor_block(executor, step), *last = heddle_executor_block(executor, STEPS - 1);
+    heddle_tensor x = m->w.first;
+    heddle_box box;
+    if (!m->meddles || heddle_schedule_stage_at(&stage, m->w.b.schedule, step) != HEDDLE_OK ||
+        heddle_layout_box(&box, &x.shape, &m->w.b.info.mesh, &stage.layout, heddle_comm_rank(m->w.b.comm)) !=
+            HEDDLE_OK) {
+        return;
+    }
+    see(m, heddle_block_forward(block, &x, &box, &m->w.conditioning, m->w.stream), "heddle_block_forward");
+    see(m, heddle_block_reserve(block, &box), "heddle_block_reserve");
+    see(m, heddle_block_share_workspace(block, last), "heddle_block_share_workspace");
+    if (m->tape != NULL) {
+        see(m, heddle_block_forward_tape(last, &x, &box, &m->w.conditioning, m->tape, m->w.stream),
+            "heddle_block_forward_tape");
+        see(m, heddle_tape_reserve(m->tape, &box), "heddle_tape_reserve");
+    }
+}
+
+static void meddle(void *ctx, int step, int backward)
+{
+    (void)backward;
+    meddle_with(ctx, step < STEPS ? step : 0);
+}
+
+static heddle_status seed_and_meddle(void *ctx, heddle_block *block, int stage, int repetition)
+{
+    meddle_with(ctx, repetition * STAGES + stage);
+    return heddle_block_seed(block, (uint64_t)(repetition * STAGES + stage));
+}
+
+/* What comes out of a pass. */
+static heddle_status pass_of(float *out, meddler *m, int meddles)
+{
+    heddle_status st = HEDDLE_OK;
+    m->meddles = meddles;
+    HD_TRY(device_copy_now(m->w.b.comm, m->w.x_memory, m->w.start, MOST_BYTES));
+    HD_TRY(device_copy_now(m->w.b.comm, m->w.dx_memory, m->w.start, MOST_BYTES));
+    HD_TRY(heddle_comm_barrier(m->w.b.comm));
+    HD_TRY(enqueue(&m->w));
+    HD_TRY(device_settle(m->w.b.comm, m->w.stream));
+    HD_TRY(heddle_comm_barrier(m->w.b.comm));
+    st = device_copy_now(m->w.b.comm, out, m->w.backward ? m->w.dx.data : m->w.x.data, MOST_BYTES);
+out:
+    return st;
+}
+
+static heddle_status is_refused(heddle_comm *comm, int backward, int unfused)
+{
+    heddle_status st = HEDDLE_OK;
+    meddler m = {.tape = NULL};
+    float with[ELEMS], without[ELEMS];
+    choose(&m.w, comm, backward);
+    m.w.options.before = meddle;
+    m.w.options.weights = seed_and_meddle;
+    m.w.options.ctx = &m;
+    m.w.options.unfused = unfused;
+    HD_TRY(set_up(&m.w, comm));
+    if (backward) {
+        HD_TRY(heddle_tape_create(&m.tape, heddle_executor_block(m.w.b.executor, STEPS - 1), NULL));
+    }
+    HD_TRY(pass_of(with, &m, 1));
+    CHECK(m.asked == (backward ? 5 * (4 * STEPS + 2) : 3 * (2 * STEPS + 1)) && m.refused == m.asked);
+    HD_TRY(pass_of(without, &m, 0));
+    CHECK(memcmp(with, without, sizeof with) == 0);
+out:
+    heddle_tape_destroy(m.tape);
+    tear_down(&m.w);
+    return st;
+}
+
+/* On every rank, whether or not its stages leave something; and what comes out is as without those calls. */
+HD_RANK_CASE(blocks_are_not_run_from_within_a_pass, "3 threads cuda peer")
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(is_refused(comm, 0, 0));
+    HD_TRY(is_refused(comm, 0, 1));
+    HD_TRY(is_refused(comm, 1, 0));
+out:
+    return st;
+}
+
 /* --- failures ----------------------------------------------------------------------------------------------------- */
 
 /* x of the first stage as it is behind a call of its block. */

@@ -24,6 +24,7 @@ typedef struct hd_on_room {
     char *memory;
     size_t bytes;
     hd_enqueued used;         /* by the last call */
+    int is_held;              /* hd_block_hold */
     int is_in_pass, captures; /* hd_block_pass_begin; its stream is being captured */
     heddle_stream pass;       /* its stream */
     heddle_stream stream; /* of copies that the host waits for: it has no order with the default one, which comes behind

@@ -10,6 +10,28 @@ void hd_block_leave_gate(heddle_block *block, hd_device_gate *left)
     }
 }
 
+void hd_block_hold(heddle_block *block, int is_held)
+{
+    if (block->on != NULL) {
+        block->on->room->is_held = is_held;
+    }
+}
+
+int hd_block_is_held(const heddle_block *block)
+{
+    return block->on != NULL && block->on->room->is_held;
+}
+
+heddle_status hd_block_need_free(const heddle_block *block, const char *function)
+{
+    return hd_block_is_held(block)
+               ? hd_fail(HEDDLE_ERR_ARG,
+                         "%s: called from options.before or options.weights of an executor, while the blocks' "
+                         "workspace on device %s has what a stage leaves to the switch behind it",
+                         function, block->on->device->name)
+               : HEDDLE_OK;
+}
+
 heddle_status hd_block_gate_is_enqueued(heddle_block *block, heddle_stream stream)
 {
     hd_on_room *room = block->on->room;

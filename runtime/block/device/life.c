@@ -2,6 +2,7 @@
 #include "runtime/block/device/device.h"
 
 #include "runtime/base/base.h"
+#include "runtime/block/gate.h"
 #include "runtime/comm/comm_internal.h"
 
 #include <math.h>
@@ -145,6 +146,7 @@ heddle_status hd_on_share(heddle_block *block, heddle_block *with)
 {
     heddle_status st = HEDDLE_OK;
     hd_on_room *mine = block->on->room, *room = with->on->room;
+    HD_TRY(hd_block_need_free(block, "heddle_block_share_workspace"));
     if (mine->device != room->device) {
         return hd_fail(HEDDLE_ERR_ARG, "heddle_block_share_workspace: one block is on device %s, the other on %s",
                        mine->device->name, room->device->name);
@@ -155,5 +157,6 @@ heddle_status hd_on_share(heddle_block *block, heddle_block *with)
         hd_on_room_leave(mine);
         st = block->committed ? hd_on_choose_products(block) : HEDDLE_OK;
     }
+out:
     return st;
 }
