@@ -156,9 +156,7 @@ typedef struct hd_join {
     int64_t arena_bytes;     /* 0: physical memory */
     const _Atomic int *dead; /* 1 + index of a member that is known to have ended; NULL: nobody looks */
     hd_interrupt interrupt;  /* while the members meet */
-    /* Where the members can ask one another already; NULL: they cannot. agree: before they meet, with what this one's
-     * own memory came to: whether all are able to. look: while they meet: whether one of them has given up. */
-    heddle_status (*agree)(void *ctx, heddle_status mine);
+    /* Has one of them given up? Asked while they meet. NULL: nobody would hear of it. */
     heddle_status (*look)(void *ctx);
     void *ctx;
 } hd_join;

@@ -369,8 +369,7 @@ heddle_status hd_group_join(hd_group **out, const hd_join *join)
 {
     heddle_status st = HEDDLE_OK;
     hd_meeting m = {.join = join, .interrupt = join->interrupt, .listener = -1};
-    st = meeting_open(&m);
-    HD_TRY(join->agree != NULL ? join->agree(join->ctx, st) : st);
+    HD_TRY(meeting_open(&m));
     if (join->n > 1) {
         HD_TRY(join->me == 0 ? hd_meet_as_first(&m) : meet_as_other(&m));
     }

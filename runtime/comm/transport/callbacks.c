@@ -172,67 +172,33 @@ static const hd_comm_ops callbacks_ops = {
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
-typedef struct outcome {
-    int32_t status;
-    char why[HD_RECORD_BYTES - sizeof(int32_t)];
-} outcome;
-
-typedef struct joining {
-    const callbacks *c;
-    outcome *all;
-    int64_t deadline_ns;
-} joining;
-
-/* Everybody learns of a rank that cannot share memory with its host's ranks, so that nobody waits for it. */
-static heddle_status join_agree(void *ctx, heddle_status mine)
-{
-    joining *j = ctx;
-    const callbacks *c = j->c;
-    const hd_sentence why = hd_sentence_keep();
-    outcome own = {.status = mine};
-    hd_copy_text(own.why, sizeof own.why, mine != HEDDLE_OK ? why.text : "");
-    heddle_status st = c->table.allgather(c->ctx, &own, j->all, sizeof own, j->deadline_ns);
-    if (mine != HEDDLE_OK) {
-        return hd_sentence_say(&why, mine); /* whatever the transport says by now */
-    }
-    for (int r = 0; st == HEDDLE_OK && r < c->table.size; r++) {
-        outcome *theirs = &j->all[r];
-        if (theirs->status != HEDDLE_OK) {
-            theirs->why[sizeof theirs->why - 1] = '\0';
-            st = hd_fail(HEDDLE_ERR_PEER, "rank %d could not share memory with its host's ranks: %s", r, theirs->why);
-        }
-    }
-    return st;
-}
-
 static heddle_status join_look(void *ctx)
 {
-    return hear_abort(((const joining *)ctx)->c);
+    return hear_abort(ctx);
 }
 
-/* All agree twice: when every rank has memory of its own, before they meet; and when they have met. A rank that fails
- * between the two gives up (tell_failure), of which others hear wherever they wait. */
-static heddle_status join_together(hd_group **group, hd_join *join, const callbacks *c)
+/* A rank that fails gives up (tell_failure), of which others hear wherever they wait: on its host while they meet, on
+ * others when all tell one another that they have met. */
+static heddle_status join_together(hd_group **group, hd_join *join, callbacks *c)
 {
-    joining j = {.c = c, .deadline_ns = join->deadline_ns};
     heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_alloc((void **)&j.all, (size_t)c->table.size, sizeof *j.all, "outcomes of joining"));
-    join->agree = join_agree;
+    char met = 1, *all = NULL;
+    HD_TRY(hd_alloc((void **)&all, (size_t)c->table.size, sizeof met, "ranks that have met"));
     join->look = join_look;
-    join->ctx = &j;
+    join->ctx = c;
     HD_TRY(hd_group_join(group, join));
-    st = join_agree(&j, HEDDLE_OK);
+    st = c->table.allgather(c->ctx, &met, all, sizeof met, join->deadline_ns);
 out:
     if (st != HEDDLE_OK) {
         hd_group_destroy(*group);
         *group = NULL;
     }
-    hd_free(j.all);
+    hd_free(all);
     return st;
 }
 
 /* The ranks of this host, in order; the first one's random bytes are the key they meet under. */
-static heddle_status make_group(hd_group **group, int *member, const callbacks *c, const hd_introduction *all,
+static heddle_status make_group(hd_group **group, int *member, callbacks *c, const hd_introduction *all,
                                 const heddle_comm_options *options, int64_t deadline_ns)
 {
     char key[40];
