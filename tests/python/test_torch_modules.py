@@ -207,6 +207,8 @@ with heddle.Comm.open() as comm:
         masks = [hidden, added, added.masked_fill(~hidden, -torch.inf), hidden.expand(b, h, total, total),
                  added.masked_fill(~hidden, torch.finfo(dtype).min), added[:1, 0, 0]]
         masks += [drawn(1, h, 1, total)] if h == kv else []
+        if dtype.itemsize == 2:  # of which the keys' type has but two or three digits
+            masks.append(added.float() + 1000)
         within = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 0.04, torch.float16: 0.01}[dtype]
         for mask in masks:
             o, given = went(q, k, v, mask, scale)
