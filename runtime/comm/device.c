@@ -30,8 +30,9 @@ heddle_status hd_comm_need_space(const heddle_comm *comm, heddle_space space, in
 
 static heddle_status check(const heddle_comm *comm, heddle_wire wire)
 {
-    if (wire < HEDDLE_WIRE_AUTO || wire > HEDDLE_WIRE_HOST) {
-        return hd_fail(HEDDLE_ERR_ARG, "wire is %d, wanted 0 to %d", (int)wire, (int)HEDDLE_WIRE_HOST);
+    const int last = (int)(sizeof wire_names / sizeof wire_names[0]) - 1;
+    if ((int)wire < 0 || (int)wire > last) {
+        return hd_fail(HEDDLE_ERR_ARG, "wire is %d, wanted 0 to %d", (int)wire, last);
     }
     if (comm->parent != NULL) {
         return hd_fail(HEDDLE_ERR_ARG, "a device is attached to the communicator that an axis group is part of");

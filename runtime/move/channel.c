@@ -152,7 +152,7 @@ const char *hd_refusal_text(const hd_channel_options *options, int reason)
 {
     switch (reason) {
     case HD_REFUSED_CAPTURE:
-        return "its stream is being captured, and the wire host blocks";
+        return "its stream is being captured, and this wire waits on the host";
     case HD_REFUSED_NOT_EXECUTE:
         return "its stream is being captured, and of this only execute can be";
     default:

@@ -1,127 +1,9 @@
-/* Routes by themselves, and what a carrier has to bring: one for ranks that are threads, from here to `own_carrier`.
- * Its ranks tell one another where their arrays lie, and every receiver fetches its parts. */
+/* Routes by themselves: what every carrier does, by flags and by one that is an example (support/carrier_fetch.c). */
 #include "mover.h"
 
 #include "runtime/move/carrier.h"
 
-/* --- a carrier ---------------------------------------------------------------------------------------------------- */
-
-/* What is borrowed while a route is made, for later. */
-typedef struct own {
-    hd_part send[RANKS], recv[RANKS];
-    hd_copy_by by[RANKS];
-    int nsend, nrecv;
-    const void **src; /* [nranks] */
-    int is_under_way;
-} own;
-
-static heddle_status take_parts(hd_route *r)
-{
-    heddle_status st;
-    const hd_transfer_spec *spec = &r->spec.phase[0].transfer;
-    own *o = NULL;
-    HD_TRY(hd_alloc(&r->own, 1, sizeof *o, "a test"));
-    o = r->own;
-    HD_TRY(hd_alloc((void **)&o->src, (size_t)r->nranks, sizeof *o->src, "a test"));
-    memcpy(o->send, spec->send.part, (size_t)spec->send.count * sizeof(hd_part));
-    memcpy(o->recv, spec->recv.part, (size_t)spec->recv.count * sizeof(hd_part));
-    o->nsend = spec->send.count;
-    o->nrecv = spec->recv.count;
-    for (int i = 0; i < o->nrecv; i++) {
-        o->by[i] = hd_copy_choose(&o->recv[i].copy, 1 << 20);
-    }
-out:
-    return st;
-}
-
-static heddle_status make(hd_route *r, heddle_status mine)
-{
-    return hd_comm_agree(r->comm, mine == HEDDLE_OK ? take_parts(r) : mine);
-}
-
-static heddle_status run(hd_route *r, const void *src, void *dst, heddle_stream stream)
-{
-    heddle_status st;
-    own *o = r->own;
-    (void)stream;
-    HD_TRY(hd_comm_allgather_or_abort(r->comm, &src, o->src, sizeof src));
-    for (int i = 0; i < o->nrecv; i++) {
-        hd_copy_execute(&o->recv[i].copy, &o->by[i], dst, o->src[o->recv[i].peer]);
-    }
-    for (int i = 0; i < o->nsend; i++) {
-        r->sent[o->send[i].peer] += o->send[i].peer != r->rank ? hd_copy_bytes(&o->send[i].copy) : 0;
-    }
-    r->executions++;
-    st = heddle_comm_barrier(r->comm);
-out:
-    return st;
-}
-
-static heddle_status test(hd_route *r, int *done)
-{
-    (void)r;
-    *done = 1;
-    return HEDDLE_OK;
-}
-
-static heddle_status wait_here(hd_route *r)
-{
-    (void)r;
-    return HEDDLE_OK;
-}
-
-static heddle_status wait_on(hd_route *r, heddle_stream stream)
-{
-    (void)stream;
-    return wait_here(r);
-}
-
-static heddle_status refuse(hd_route *r, int reason, heddle_status st)
-{
-    return hd_comm_abort_with(r->comm, st == HEDDLE_OK ? hd_route_say_refusal(r, reason) : st);
-}
-
-static const int64_t *sent(const hd_route *r)
-{
-    return r->sent;
-}
-
-static void inform(hd_route_info *out, const hd_route *r)
-{
-    for (int peer = 0; peer < r->nranks; peer++) {
-        out->bytes_near += r->sent[peer];
-    }
-}
-
-static void explain(hd_route_words *out, const hd_route *r)
-{
-    snprintf(out->path, sizeof out->path, "fetched by %d", r->rank);
-}
-
-static void destroy(hd_route *r)
-{
-    own *o = r->own;
-    if (o != NULL) {
-        hd_free(o->src);
-        hd_free(o);
-    }
-}
-
-static const hd_carrier own_carrier = {
-    .make = make,
-    .run = run,
-    .start = run,
-    .test = test,
-    .wait = wait_here,
-    .wait_on = wait_on,
-    .refuse = refuse,
-    .sent = sent,
-    .inform = inform,
-    .explain = explain,
-    .destroy = destroy,
-};
-
-/* --- what every carrier does -------------------------------------------------------------------------------------- */
+extern const hd_carrier hd_carrier_fetch;
 
 typedef struct job {
     const hd_carrier *carrier;
@@ -190,7 +72,7 @@ HD_CASE(random_parts)
         j.carrier = &hd_carrier_flags;
         HD_OK(heddle_run_ranks(RANKS, "threads", carries, &j));
         HD_OK(heddle_run_ranks(RANKS, "shm", carries, &j));
-        j.carrier = &own_carrier;
+        j.carrier = &hd_carrier_fetch;
         HD_OK(heddle_run_ranks(RANKS, "threads", carries, &j));
     }
 }
@@ -218,6 +100,6 @@ HD_CASE(refusals_are_told)
 {
     job j = {.carrier = &hd_carrier_flags, .seed = 1};
     HD_OK(heddle_run_ranks(RANKS, "threads", refuses, &j));
-    j.carrier = &own_carrier;
+    j.carrier = &hd_carrier_fetch;
     HD_OK(heddle_run_ranks(RANKS, "threads", refuses, &j));
 }

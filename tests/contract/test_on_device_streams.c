@@ -109,7 +109,7 @@ HD_RANK_CASE(a_captured_stream_is_refused, "2 shm cuda host")
     HD_TRY(captures ? sim.record(stream, &graph) : HEDDLE_OK);
     sim.graph_free(graph);
     CHECK(refused == HEDDLE_ERR_ARG && says("rank 1") &&
-          says("its stream is being captured, and the wire host blocks"));
+          says("its stream is being captured, and this wire waits on the host"));
     st = whole(&f, 2);
 out:
     device_tear_down(&f);
