@@ -13,6 +13,7 @@ typedef enum hd_work {
     HD_WORK_ATTENTION, /* softmax attention: keys that a query sees; flops of scores and values */
     HD_WORK_LINEAR,    /* linear attention: rows of a fibre; flops */
     HD_WORK_MEMORY,    /* norms, residuals, gates: bytes read and written; bytes */
+    HD_WORK_SHARDED,   /* as ATTENTION, where a method attends over a sharded dim; that of ATTENTION where not known */
     HD_WORKS
 } hd_work;
 

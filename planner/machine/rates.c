@@ -45,7 +45,7 @@ static const hd_work_rate *find_work(const heddle_machine *machine, hd_work work
             return &of[d];
         }
     }
-    return work == HD_WORK_LINEAR ? find_work(machine, HD_WORK_ATTENTION, dtype) : NULL;
+    return work == HD_WORK_LINEAR || work == HD_WORK_SHARDED ? find_work(machine, HD_WORK_ATTENTION, dtype) : NULL;
 }
 
 double hd_machine_work_s(const heddle_machine *machine, hd_work work, heddle_dtype dtype, double amount, double size)

@@ -11,7 +11,8 @@
 const char *const hd_work_names[HD_WORKS] = {[HD_WORK_PRODUCT] = "product",
                                              [HD_WORK_ATTENTION] = "attention",
                                              [HD_WORK_LINEAR] = "linear",
-                                             [HD_WORK_MEMORY] = "memory"};
+                                             [HD_WORK_MEMORY] = "memory",
+                                             [HD_WORK_SHARDED] = "sharded_attention"};
 const char *const hd_exchange_names[HD_EXCHANGES] = {[HD_EXCHANGE_ALL_TO_ALL] = "all_to_all",
                                                      [HD_EXCHANGE_RING] = "ring",
                                                      [HD_EXCHANGE_ALL_GATHER] = "all_gather",
@@ -138,7 +139,7 @@ heddle_status hd_machine_read_work(heddle_machine *machine, const hd_node *node)
     const hd_node *value[HD_WORKS];
     hd_key keys[HD_WORKS];
     for (int w = 0; w < HD_WORKS; w++) {
-        keys[w] = (hd_key){hd_work_names[w], w != HD_WORK_LINEAR};
+        keys[w] = (hd_key){hd_work_names[w], w != HD_WORK_LINEAR && w != HD_WORK_SHARDED};
     }
     HD_TRY(hd_map_read(value, node, keys, HD_WORKS, "work"));
     for (int w = 0; w < HD_WORKS; w++) {

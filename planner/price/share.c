@@ -240,7 +240,8 @@ static double attention_s(const hd_pricer *p, const hd_share *s, int backward)
         return hd_price_work_s(p, HD_WORK_LINEAR, p->model->dtype, flops, (double)g->rows_most);
     }
     flops *= backward ? products / 2 : 1;
-    return blocks * hd_price_work_s(p, HD_WORK_ATTENTION, p->model->dtype, flops / blocks, s->keys / blocks);
+    const hd_work work = s->method == &hd_method_local ? HD_WORK_ATTENTION : HD_WORK_SHARDED;
+    return blocks * hd_price_work_s(p, work, p->model->dtype, flops / blocks, s->keys / blocks);
 }
 
 /* Forward; `last`: of it what recomputing leaves out, the product at the end and the sum with the residual. */

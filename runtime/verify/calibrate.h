@@ -6,7 +6,7 @@
 #include <heddle/heddle.h>
 #include <heddle/sys/calibrate.h>
 
-enum { CALIBRATE_TURNS = 5, CALIBRATE_TIMES = 64, CALIBRATE_WHAT_BYTES = 48, CALIBRATE_SAMPLES = 160 };
+enum { CALIBRATE_TURNS = 5, CALIBRATE_TIMES = 64, CALIBRATE_WHAT_BYTES = 48, CALIBRATE_SAMPLES = 176 };
 
 /* An operation and its times. */
 typedef struct calibrate_sample {
@@ -39,6 +39,7 @@ struct calibrate_run {
     heddle_dtype dtype;
     int64_t bytes; /* sent by a rank */
     heddle_block *block;
+    heddle_attention *attention;
     heddle_tensor x;
     heddle_box box;
     heddle_conditioning conditioning;

@@ -1,4 +1,4 @@
-/* Work: blocks on a rank's own part, and copies. */
+/* Work: blocks on a rank's own part, attention as methods for sharded dims compute it, and copies. */
 #include "runtime/verify/calibrate.h"
 #include "runtime/verify/judge.h"
 #include "runtime/verify/judge_array.h"
@@ -40,7 +40,11 @@ static const struct work {
     {HEDDLE_STAGE_LINEAR, ROWS, 256, 256, 0},
 };
 
+/* Keys of the attention that methods compute on arrays of their own, which blocks with whole fibres do not need. */
+static const int64_t sharded_keys[] = {4, 16, 64, 256, ROWS};
+
 enum { WORKS = sizeof works / sizeof works[0], DTYPES = 2, COPIES = 1 };
+enum { SHARDED = sizeof sharded_keys / sizeof sharded_keys[0], PER_DTYPE = WORKS + SHARDED };
 
 /* --- blocks ------------------------------------------------------------------------------------------------------- */
 
@@ -113,6 +117,54 @@ static void close_block(calibrate_run *run)
     }
 }
 
+/* --- attention of methods ----------------------------------------------------------------------------------------- */
+
+/* Some whole heads of every sample for each rank, so that nothing moves; q, k and v beside each other, row by row. */
+static heddle_status open_sharded(calibrate_run *run)
+{
+    heddle_attention_options options;
+    heddle_shape shape;
+    heddle_mesh mesh;
+    char line[128];
+    heddle_layout heads = heddle_layout_replicated();
+    const int ranks = heddle_comm_size(run->comm);
+    heads.dim_of_axis[0] = 2;
+    heddle_attention_options_init(&options);
+    options.forward_only = 1;
+    snprintf(line, sizeof line, "%s[b=%lld s=%lld h=%lld d=%d]", heddle_dtype_name(run->dtype),
+             (long long)(run->rows / run->length), (long long)run->length, (long long)(run->channels / HEAD * ranks),
+             (int)HEAD);
+    heddle_status st = heddle_shape_parse(&shape, line);
+    snprintf(line, sizeof line, "[sp=%d]", ranks);
+    st = st == HEDDLE_OK ? heddle_mesh_parse(&mesh, line) : st;
+    st = st == HEDDLE_OK ? heddle_attention_create(&run->attention, run->comm, &shape, &mesh, &heads, &options) : st;
+    st = st == HEDDLE_OK ? hold(&run->held[0], run->dtype, (size_t)(3 * run->rows * run->channels)) : st;
+    return st == HEDDLE_OK ? hold(&run->held[1], run->dtype, (size_t)(run->rows * run->channels)) : st;
+}
+
+static heddle_attention_array heads_of(const calibrate_run *run, int held, int64_t columns, int64_t first)
+{
+    char *data = run->held[held];
+    return (heddle_attention_array){.data = data + (size_t)first * heddle_dtype_bytes(run->dtype),
+                                    .stride_elems = {run->length * columns, columns, HEAD, 1}};
+}
+
+static heddle_status run_sharded(calibrate_run *run)
+{
+    const int64_t c = run->channels;
+    const heddle_attention_array q = heads_of(run, 0, 3 * c, 0), k = heads_of(run, 0, 3 * c, c);
+    const heddle_attention_array v = heads_of(run, 0, 3 * c, 2 * c), o = heads_of(run, 1, c, 0);
+    return heddle_attention_forward(run->attention, &q, &k, &v, &o, NULL, HEDDLE_NO_STREAM);
+}
+
+static void close_sharded(calibrate_run *run)
+{
+    heddle_attention_destroy(run->attention);
+    close_block(run);
+}
+
+/* --- what they are ------------------------------------------------------------------------------------------------ */
+
 static void add(heddle_measured *m, heddle_work work, heddle_dtype dtype, double amount, double size)
 {
     if (amount > 0) {
@@ -158,6 +210,17 @@ static void describe_block(calibrate_run *run)
     add(m, HEDDLE_WORK_PRODUCT, run->dtype, products, rows);
     add(m, HEDDLE_WORK_MEMORY, HEDDLE_F32, passes * rows * c * (double)heddle_dtype_bytes(run->dtype), COPY_BYTES);
     run->sample->kind = kind_name(run->kind);
+}
+
+static void describe_sharded(calibrate_run *run)
+{
+    add(&run->sample->about, HEDDLE_WORK_SHARDED_ATTENTION, run->dtype,
+        4 * (double)run->rows * (double)run->length * (double)run->channels, (double)run->length);
+    run->sample->kind = "sharded";
+}
+
+static void say_what(calibrate_run *run)
+{
     snprintf(run->sample->what, sizeof run->sample->what, "%s %lld x %lld", heddle_dtype_name(run->dtype),
              (long long)run->rows, (long long)run->channels);
     if (run->length > 1 || run->text > 0) {
@@ -183,14 +246,15 @@ static heddle_status run_copy(calibrate_run *run)
 }
 
 static const calibrate_operation block = {open_block, run_block, close_block};
+static const calibrate_operation sharded = {open_sharded, run_sharded, close_sharded};
 static const calibrate_operation copy = {open_copy, run_copy, close_block};
 
 int calibrate_work_at(calibrate_run *run, int index)
 {
-    if (index >= WORKS * DTYPES + COPIES) {
+    if (index >= PER_DTYPE * DTYPES + COPIES) {
         return 0;
     }
-    if (index >= WORKS * DTYPES) {
+    if (index >= PER_DTYPE * DTYPES) {
         run->operation = &copy;
         run->bytes = COPY_BYTES;
         run->sample->kind = "copy";
@@ -198,14 +262,17 @@ int calibrate_work_at(calibrate_run *run, int index)
         add(&run->sample->about, HEDDLE_WORK_MEMORY, HEDDLE_F32, 2 * (double)run->bytes, (double)run->bytes);
         return 1;
     }
-    const struct work *w = &works[index % WORKS];
-    run->operation = &block;
-    run->dtype = dtypes[index / WORKS];
+    const int at = index % PER_DTYPE;
+    const struct work method = {HEDDLE_STAGE_ATTENTION, ROWS, sharded_keys[at < WORKS ? 0 : at - WORKS], WIDTH, 0};
+    const struct work *w = at < WORKS ? &works[at] : &method;
+    run->operation = at < WORKS ? &block : &sharded;
+    run->dtype = dtypes[index / PER_DTYPE];
     run->kind = w->kind;
     run->rows = run->is_rough && w->rows > ROUGH_ROWS ? ROUGH_ROWS : w->rows;
     run->length = w->length < run->rows ? w->length : run->rows;
     run->channels = w->channels;
     run->text = w->text;
-    describe_block(run);
+    (at < WORKS ? describe_block : describe_sharded)(run);
+    say_what(run);
     return 1;
 }

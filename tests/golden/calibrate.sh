@@ -17,7 +17,7 @@ file=$folder/config/heddle/machine.yaml
 "$HEDDLE" calibrate --ranks 2 --transport threads --seconds 1 >"$folder/table" 2>"$folder/said" ||
     fail "exit $? of threads: $(cat "$folder/said")"
 grep -q "^saved to $file after" "$folder/table" || fail "the table does not say where: $(tail -1 "$folder/table")"
-for operation in mlp attention cross linear copy switch hop gather sum all; do
+for operation in mlp attention cross linear sharded copy switch hop gather sum all; do
     grep -Eq "^$operation +[0-9]+ +[0-9.]+% +[0-9.]+%$" "$folder/table" || fail "no error of $operation is told"
 done
 awk 'length > 116 { exit 1 }' "$folder/table" || fail "the table is wider than 116 columns"
@@ -41,7 +41,7 @@ told = json.load(sys.stdin)
 assert told["schema"] == "heddle-calibrate-1" and told["ranks"] == 2 and told["file"].endswith("shm.yaml"), told
 assert 1 <= told["overlap_slowdown"] <= 2 and told["crowding_slowdown"] >= 1
 operations = told["operations"]
-assert {o["operation"] for o in operations} == set("mlp attention cross linear copy switch hop gather sum".split())
+assert {o["operation"] for o in operations} == set("mlp attention cross linear sharded copy switch hop gather sum".split())
 for o in operations:
     assert o["time_s"] > 0 and o["fitted_s"] > 0 and o["times"] >= 2, o
     assert abs(o["fitted_s"] / o["time_s"] - 1 - o["error"]) < 1e-3, o

@@ -228,6 +228,9 @@ HD_CASE(looks_up_between_points)
     m.work[HD_WORK_ATTENTION][HEDDLE_BF16] = *bf16;
     near(hd_machine_work_s(&m, HD_WORK_ATTENTION, HEDDLE_F32, 1e9, 10), 0.1, "f32 of the only one");
     near(hd_machine_work_s(&m, HD_WORK_LINEAR, HEDDLE_F32, 1e9, 10), 0.1, "linear of softmax");
+    near(hd_machine_work_s(&m, HD_WORK_SHARDED, HEDDLE_BF16, 1e9, 10), 0.1, "by a method of whole fibres");
+    m.work[HD_WORK_SHARDED][HEDDLE_BF16] = (hd_work_rate){0, {1, {1}, {5e9}}};
+    near(hd_machine_work_s(&m, HD_WORK_SHARDED, HEDDLE_BF16, 1e9, 10), 0.2, "by a method");
     hd_exchange_rate *ring = &m.link[0].exchange[HD_EXCHANGE_RING];
     ring->ngroups = 2;
     ring->group[0].ranks = 2;

@@ -62,7 +62,8 @@ HD_CASE(reads_everything)
                 "machine: two+two\nsource: \"a \\\"b\\\" \\\\ c\\n\"\ncalibrated: true\nranks: 7\nmemory_bytes: 80\n"
                 "overlap_slowdown: 1.5\ncrowding_slowdown: 1.25\n" LEVELS
                 "work:\n  product: {bf16: {start_s: 0.1, rates: [[1, 2.5], [1e3, 7e14]]}, f32: {rates: 3}}\n"
-                "  attention: {f16: {rates: 4}}\n  linear: {f64: {rates: 5}}\n  memory: {start_s: 1, rates: 6}\n"
+                "  attention: {f16: {rates: 4}}\n  linear: {f64: {rates: 5}}\n"
+                "  sharded_attention: {f32: {rates: 8}}\n  memory: {start_s: 1, rates: 6}\n"
                 "links:\n  far: {ring: [{rates: 7}, {ranks: 9, rates: [[2, 8]]}]}\n"
                 "  near: {all_to_all: [{rates: 9}], all_gather: [{rates: 1}], reduce_scatter: [{rates: 2}]}\n"));
     assert_string_equal(m->source, "a \"b\" \\ c\n");
@@ -72,6 +73,7 @@ HD_CASE(reads_everything)
     assert_true(m->work[HD_WORK_PRODUCT][HEDDLE_BF16].start_s == 0.1);
     assert_true(m->work[HD_WORK_PRODUCT][HEDDLE_BF16].rate.per_second[1] == 7e14);
     assert_true(m->work[HD_WORK_LINEAR][HEDDLE_F64].rate.per_second[0] == 5);
+    assert_true(m->work[HD_WORK_SHARDED][HEDDLE_F32].rate.per_second[0] == 8);
     assert_true(m->link[0].exchange[HD_EXCHANGE_RING].group[1].ranks == 9);
     assert_true(m->link[0].exchange[HD_EXCHANGE_RING].group[1].rate.size[0] == 2);
     comes_back(m);

@@ -5,6 +5,7 @@
 #include "planner/price/price_internal.h"
 
 #include <heddle/forecast.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -224,6 +225,41 @@ HD_CASE(a_forecast_adds_up)
     HD_FAILS(HEDDLE_ERR_LAYOUT, heddle_forecast_create(&none, b.model, schedule, b.machine, NULL));
     heddle_forecast_destroy(forecast);
     heddle_schedule_destroy(schedule);
+    unmake(&b);
+}
+
+/* A machine may say what attention takes in the kernels of methods; whole fibres have those of blocks. */
+HD_CASE(attention_over_a_sharded_dim_has_figures_of_its_own)
+{
+    static const hd_method *const methods[] = {&hd_method_ring, &hd_method_ulysses, &hd_method_gather_kv};
+    static const double slower = 3;
+    bench b;
+    make(&b, "stdit3-xl2", "8xh100-nvlink", "[sp=8]");
+    const hd_price whole = stage_of(&b, 0, "t@sp", &hd_method_local);
+    int64_t before[3];
+    for (int i = 0; i < 3; i++) {
+        before[i] = stage_of(&b, 0, "s@sp", methods[i]).compute_ps;
+    }
+    hd_work_rate *of = &b.machine->work[HD_WORK_SHARDED][HEDDLE_BF16];
+    *of = b.machine->work[HD_WORK_ATTENTION][HEDDLE_BF16];
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(stage_of(&b, 0, "s@sp", methods[i]).compute_ps, before[i]);
+    }
+    of->start_s *= slower;
+    for (int i = 0; i < of->rate.npoints; i++) {
+        of->rate.per_second[i] /= slower;
+    }
+    assert_int_equal(stage_of(&b, 0, "t@sp", &hd_method_local).compute_ps, whole.compute_ps);
+    for (int i = 0; i < 3; i++) {
+        heddle_layout in;
+        hd_share share;
+        HD_OK(heddle_layout_parse(&in, "s@sp", &b.model->shape, &b.mesh));
+        HD_OK(hd_share_make(&share, &b.pricer, 0, &in, methods[i]));
+        const hd_work_done done = hd_share_work(&share, &b.pricer);
+        hd_share_free(&share);
+        const double more = (double)(done.all_ps - before[i]), attention = (double)done.attention_ps;
+        assert_true(more > 0 && fabs(more / attention - (slower - 1) / slower) < 1e-3);
+    }
     unmake(&b);
 }
 

@@ -18,10 +18,11 @@ extern "C" {
 
 /* What a rank does by itself; what `amount` and `size` of a term are. */
 typedef enum heddle_work {
-    HEDDLE_WORK_PRODUCT = 0, /* dense products: flops; rows of the activation */
-    HEDDLE_WORK_ATTENTION,   /* softmax attention: flops of scores and values; keys that a query sees */
-    HEDDLE_WORK_LINEAR,      /* linear attention: flops of its chunked form; rows of a fibre */
-    HEDDLE_WORK_MEMORY       /* norms, residuals, copies: bytes read and written, twice; no dtype matters */
+    HEDDLE_WORK_PRODUCT = 0,      /* dense products: flops; rows of the activation */
+    HEDDLE_WORK_ATTENTION,        /* softmax attention: flops of scores and values; keys that a query sees */
+    HEDDLE_WORK_LINEAR,           /* linear attention: flops of its chunked form; rows of a fibre */
+    HEDDLE_WORK_MEMORY,           /* norms, residuals, copies: bytes read and written, twice; no dtype matters */
+    HEDDLE_WORK_SHARDED_ATTENTION /* as ATTENTION, by a method for sharded dims; it has other kernels on the CPU */
 } heddle_work;
 
 /* What ranks exchange. */
