@@ -106,17 +106,47 @@ HD_DEV void multiply(float (*sum)[COLUMNS_8][4], const uint16_t *place, int m, i
     }
 }
 
-HD_DEV void store(const hd_products_args *a, const float (*sum)[COLUMNS_8][4], int64_t row, int64_t column,
-                  heddle_dtype dtype)
+/* Lane q of four beside one another gets what lanes 0..3 have of number q. */
+HD_DEV void turn_of_four(float *number)
 {
     HD_UNROLL
-    for (int i = 0; i < ROWS_16 * COLUMNS_8 * 4; i++) {
-        const int tile = i / 4, of = i % 4;
-        const int64_t r = row + tile / COLUMNS_8 * 16 + of / 2 * 8 + HD_LANE / 4;
-        const int64_t c = column + tile % COLUMNS_8 * 8 + of % 2 + HD_LANE % 4 * 2;
-        if (r < a->m && c < a->n) {
-            hd_product_store(a, r, (int32_t)c, sum[tile / COLUMNS_8][tile % COLUMNS_8][of], dtype);
+    for (unsigned mask = 1; mask < COLUMNS_8; mask *= 2) {
+        HD_UNROLL
+        for (unsigned i = 0; i < COLUMNS_8; i++) {
+            if ((i & mask) == 0) {
+                const int is_upper = (HD_LANE & mask) != 0;
+                const float got = hd_shuffle_xor(is_upper ? number[i] : number[i + mask], mask);
+                number[i] = is_upper ? got : number[i];
+                number[i + mask] = is_upper ? number[i + mask] : got;
+            }
         }
+    }
+}
+
+/* Tensor units leave a lane two columns of each of four tiles; it stores the eight of one. */
+HD_DEV void store(const hd_products_args *a, const float (*sum)[COLUMNS_8][4], int64_t row, int64_t column,
+                  heddle_dtype type)
+{
+    const int32_t first = (int32_t)column + (int32_t)(HD_LANE % 4) * 8;
+    float bias[8];
+    hd_product_bias(bias, a, first, 8, type);
+    HD_UNROLL
+    for (int i = 0; i < ROWS_16 * 2; i++) {
+        float result[8];
+        HD_UNROLL
+        for (int e = 0; e < 2; e++) {
+            float number[COLUMNS_8];
+            HD_UNROLL
+            for (int j = 0; j < COLUMNS_8; j++) {
+                number[j] = sum[i / 2][j][i % 2 * 2 + e];
+            }
+            turn_of_four(number);
+            HD_UNROLL
+            for (int j = 0; j < COLUMNS_8; j++) {
+                result[j * 2 + e] = number[j];
+            }
+        }
+        hd_product_store(a, row + i * 8 + HD_LANE / 4, first, result, bias, 8, type);
     }
 }
 
@@ -139,7 +169,11 @@ HD_DEV void product(const hd_products_args *a, int a_turned, int b_turned, heddl
         }
     }
     hd_copy_wait_0();
-    store(a, sum, row + m, column + n, dtype);
+    if (a->c_is_f32) {
+        store(a, sum, row + m, column + n, HEDDLE_F32);
+    } else {
+        store(a, sum, row + m, column + n, dtype);
+    }
 }
 
 #define PRODUCT_KERNEL(name, a_turned, b_turned, dtype)                                                                \
@@ -176,6 +210,8 @@ static hd_products_args args_of(const heddle_product *of, const heddle_product_c
     a.depth = is_outer ? call->rows : in;
     a.c_is_f32 = of->dst_dtype == HEDDLE_F32;
     a.adds = is_outer && call->add;
+    a.c_is_whole =
+        ((uintptr_t)call->dst | (uintptr_t)call->bias) % 16 == 0 && (int64_t)a.n * (a.c_is_f32 ? 4 : 2) % 16 == 0;
     return a;
 }
 

@@ -21,31 +21,46 @@ typedef struct hd_products_args {
     const char *bias; /* [n] of c's type; NULL: none */
     int64_t m, depth;
     int32_t n;
-    uint32_t strips; /* tiles beside one another */
-    int c_is_f32, adds;
+    uint32_t strips;                /* tiles beside one another */
+    int c_is_f32, c_is_whole, adds; /* whole: its rows, and bias, as those of an operand */
 } hd_products_args;
 
-HD_DEV float hd_number_load(const char *at, heddle_dtype dtype)
+/* Those n columns of a row, from `column` on, may be written at once. */
+HD_DEV int hd_product_is_whole(const hd_products_args *a, int32_t column, int n)
 {
-    return dtype == HEDDLE_F32 ? hd_f32_from_bits(hd_load_4(at)) : hd_half_get((uint16_t)hd_load_2(at), dtype);
+    return a->c_is_whole && a->n - column >= n;
 }
 
-/* One result: with its bias, or added to what is there, and rounded once. */
-HD_DEV void hd_product_store(const hd_products_args *a, int64_t row, int32_t column, float sum, heddle_dtype dtype)
+/* Biases of n columns; zeros where there are none. The type of results is constant where it is called, as below. */
+HD_DEV void hd_product_bias(float *bias, const hd_products_args *a, int32_t column, int n, heddle_dtype type)
 {
-    const heddle_dtype type = a->c_is_f32 ? HEDDLE_F32 : dtype;
-    char *to = a->c + (row * a->n + column) * hd_elem_bytes(type);
-    if (a->bias != 0) {
-        sum = sum + hd_number_load(a->bias + column * (int64_t)hd_elem_bytes(type), type);
+    const int32_t left = a->bias != 0 ? a->n - column : 0;
+    hd_values_load(bias, a->bias, column, left, n, type, a->bias != 0 && hd_product_is_whole(a, column, n));
+}
+
+/* n results beside one another: with their biases, or added to what is there, and rounded once. */
+HD_DEV void hd_product_store(const hd_products_args *a, int64_t row, int32_t column, float *sum, const float *bias,
+                             int n, heddle_dtype type)
+{
+    const int32_t left = a->n - column;
+    const int is_whole = hd_product_is_whole(a, column, n);
+    char *to = a->c + row * a->n * hd_elem_bytes(type);
+    if (row >= a->m || left <= 0) {
+        return;
+    }
+    HD_UNROLL
+    for (int i = 0; i < n && a->bias != 0; i++) {
+        sum[i] = sum[i] + bias[i];
     }
     if (a->adds) {
-        sum = sum + hd_number_load(to, type);
+        float there[HD_PIECE_MOST];
+        hd_values_load(there, to, column, left, n, type, is_whole);
+        HD_UNROLL
+        for (int i = 0; i < n; i++) {
+            sum[i] = sum[i] + there[i];
+        }
     }
-    if (type == HEDDLE_F32) {
-        hd_store_4(to, hd_f32_bits(sum));
-    } else {
-        hd_store_2(to, hd_half_of(sum, type));
-    }
+    hd_values_store(to, sum, column, left, n, type, is_whole);
 }
 
 #ifdef __cplusplus
