@@ -115,16 +115,9 @@ int hd_fd_aside(int fd);
 /* From the kernel, for what nobody must guess; `bytes` at most 256. -1: errno. */
 int hd_random_bytes(void *out, size_t bytes);
 
-/* One process among all of a host: no two containers and no fork have it in common, as they may a pid. */
-typedef struct hd_process {
-    uint64_t word; /* drawn once; 0: none */
-    int64_t pid;
-} hd_process;
-heddle_status hd_process_self(hd_process *out);
-static inline int hd_process_is(const hd_process *a, const hd_process *b)
-{
-    return a->word == b->word && a->pid == b->pid;
-}
+/* A word for this process that no other one of any host has. A pid would not do: two containers may have it in common.
+ */
+heddle_status hd_process_self(uint64_t *out);
 
 /* Does this program run with more rights than who started it (set-user-ID, file capabilities)? Then the environment is
  * that person's, and nothing may go by it. */

@@ -37,7 +37,7 @@ int hd_random_bytes(void *out, size_t bytes)
 
 /* The word lies in a page that reads 0 in a fork, so that one draws its own. Where the kernel cannot do that, the pid
  * tells the two apart. */
-heddle_status hd_process_self(hd_process *out)
+heddle_status hd_process_self(uint64_t *out)
 {
     static _Atomic(_Atomic uint64_t *) kept;
     _Atomic uint64_t *page = atomic_load(&kept);
@@ -62,7 +62,7 @@ heddle_status hd_process_self(hd_process *out)
         drawn |= 1;
         word = atomic_compare_exchange_strong(page, &word, drawn) ? drawn : word;
     }
-    *out = (hd_process){word, getpid()};
+    *out = word ^ (uint64_t)getpid();
     return HEDDLE_OK;
 }
 

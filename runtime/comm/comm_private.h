@@ -19,7 +19,7 @@ enum { HD_RECORD_BYTES = 256 /* what every rank tells the others when something 
 
 /* Where a rank's device is. */
 typedef struct hd_device_place {
-    hd_process process;
+    uint64_t process;
     int32_t number;
     char id[44]; /* of it, everywhere */
 } hd_device_place;

@@ -14,7 +14,7 @@ int hd_comm_is_here(const heddle_comm *comm, int rank)
 {
     hd_control *const *control = comm->group->control;
     const int index = comm->member[rank];
-    return index >= 0 && hd_process_is(&control[index]->process, &control[comm->group->me]->process);
+    return index >= 0 && control[index]->process == control[comm->group->me]->process;
 }
 
 /* --- addresses ---------------------------------------------------------------------------------------------------- */

@@ -26,9 +26,9 @@ heddle_status hd_comm_gather_places(hd_device_place **out, hd_sharers *sharers, 
     for (int r = 0; r < comm->size; r++) {
         int is_same = strcmp(place[r].id, own.id) == 0;
         sharers->all += is_same;
-        sharers->in_process += is_same && hd_process_is(&place[r].process, &own.process);
+        sharers->in_process += is_same && place[r].process == own.process;
         for (int other = 0; other < r; other++) {
-            sharers->any_together |= hd_process_is(&place[r].process, &place[other].process);
+            sharers->any_together |= place[r].process == place[other].process;
         }
     }
     *out = place;
@@ -61,7 +61,7 @@ static heddle_status check(const heddle_comm *comm, const hd_device *device, con
                        comm->sharers.all, comm->size, device->name, blocks);
     }
     for (int r = 0; r < comm->size; r++) { /* of other processes: hd_comm_prove_stores */
-        const int is_here = hd_process_is(&place[r].process, &place[comm->rank].process);
+        const int is_here = place[r].process == place[comm->rank].process;
         HD_TRY(is_here ? device->library->reach(device->number, place[r].number) : HEDDLE_OK);
     }
 out:

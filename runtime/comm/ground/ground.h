@@ -66,7 +66,7 @@ typedef struct hd_control {
     _Atomic int maps;        /* 1: it has device memory of others mapped */
     _Atomic int64_t taken;   /* of the first member's: bytes that members are about to use; see hold in arena.c */
     _Atomic uint64_t resets; /* meet_again.c */
-    hd_process process;      /* this rank's; written before anybody else looks, as is */
+    uint64_t process;        /* this rank's; written before anybody else looks, as is */
     cpu_set_t cpus;          /* where this rank may run */
     char why[HD_WHY_BYTES];
     hd_standing standing;

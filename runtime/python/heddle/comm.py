@@ -179,8 +179,8 @@ class Comm(OfThisProcess):
         device  "cuda": by this rank's place on its host; "cuda:1": that number; "cuda:current": the one that is current
         wire    how bytes travel between devices: "auto" "peer" "nccl" "host"
         """
-        wires = {"auto": _abi.HEDDLE_WIRE_AUTO, "peer": _abi.HEDDLE_WIRE_PEER, "nccl": _abi.HEDDLE_WIRE_NCCL,
-                 "host": _abi.HEDDLE_WIRE_HOST}
+        prefix = "HEDDLE_WIRE_"
+        wires = {name[len(prefix):].lower(): n for name, n in vars(_abi).items() if name.startswith(prefix)}
         if wire not in wires:
             raise ArgumentError(f"wire is '{wire}', wanted {' or '.join(wires)}")
         self._state.call(lib.heddle_comm_attach_device, self._state.handle, encoded("device", device), wires[wire])
