@@ -100,25 +100,49 @@ out:
 
 /* --- with them ---------------------------------------------------------------------------------------------------- */
 
-/* 0: there is a rank that cannot store to all of it. Ranks of one process have one address for it; on other devices
- * they reach what those reach. */
-static int tell(const hd_push *p, hd_push_step *step, const void *at, int64_t bytes)
+/* *all 0: there is a rank that cannot store to all of it. Ranks of one process have one address for it; on other
+ * devices they reach what those reach. */
+static heddle_status tell(int *all, const hd_push *p, hd_push_step *step, const void *at, int64_t bytes)
 {
-    int all = 1;
-    if (p->sharers.any_together && p->sharers.all < p->sharers.ranks &&
-        p->device->library->ask_reached(&all, at, p->device->number) != HEDDLE_OK) {
-        return 0;
+    heddle_status st = HEDDLE_OK;
+    *all = 1;
+    if (p->sharers.any_together && p->sharers.all < p->sharers.ranks) {
+        HD_TRY(p->device->library->ask_reached(all, at, p->device->number));
     }
     for (int r = 0; r < p->nranks; r++) {
         step->meet.place[r] = hd_comm_at_peer(p->comm, r, at, bytes);
-        all &= step->meet.place[r] != 0 || (step->meet.heard >> r & 1) == 0;
+        *all &= step->meet.place[r] != 0 || (step->meet.heard >> r & 1) == 0;
     }
-    return all;
+out:
+    return st;
 }
 
 /* What stays begins at `at`, and so does what peers store here, where they reach it; they may have mapped it since. */
+static heddle_status tell_where(hd_push *p, hd_push_step *step, const void *at)
+{
+    heddle_status st = HEDDLE_OK;
+    const int64_t bytes = step->land.list != NULL ? p->spec->dst_bytes : 0; /* else it is memory of the plan */
+    int is_told = 0;
+    HD_TRY(tell(&is_told, p, step, at, bytes));
+    step->lands = !is_told;
+    if (step->lands && step->land.list != NULL) {
+        HD_TRY(tell(&is_told, p, step, p->memory + step->slots_at, bytes));
+    }
+    if (!is_told) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                       "rank %d: dst at %p is memory that the devices of its peers do not reach, as that of "
+                       "cudaMallocAsync, of other pools and of cuMemMap (torch: expandable_segments) is: take "
+                       "cudaMalloc's, heddle_buffer_alloc's or the wire nccl; %s %s",
+                       hd_comm_rank_name(p->comm, p->rank), at, p->spec->options.what, p->spec->options.line);
+    }
+    step->told = at;
+out:
+    return st;
+}
+
 static heddle_status meet(hd_push *p, hd_push_step *step, const void *src, void *at, heddle_stream stream)
 {
+    heddle_status st = HEDDLE_OK;
     const hd_device_list *push = &step->push;
     hd_device_move move = {
         .list = push->list, .list_on_device = push->on_device, .nsrc = 1, .ndst = 1, .src = &src, .dst = &at};
@@ -126,22 +150,14 @@ static heddle_status meet(hd_push *p, hd_push_step *step, const void *src, void 
         return meet_by_events(p, step, &move, stream);
     }
     if (step->told != at || step->lands) {
-        const int64_t bytes = step->land.list != NULL ? p->spec->dst_bytes : 0; /* else it is memory of the plan */
-        step->lands = !tell(p, step, at, bytes);
-        if (step->lands && (step->land.list == NULL || !tell(p, step, p->memory + step->slots_at, bytes))) {
-            return hd_fail(HEDDLE_ERR_UNSUPPORTED,
-                           "rank %d: dst at %p is memory that the devices of its peers do not reach, as that of "
-                           "cudaMallocAsync, of other pools and of cuMemMap (torch: expandable_segments) is: take "
-                           "cudaMalloc's, heddle_buffer_alloc's or the wire nccl; %s %s",
-                           hd_comm_rank_name(p->comm, p->rank), at, p->spec->options.what, p->spec->options.line);
-        }
-        step->told = at;
+        HD_TRY(tell_where(p, step, at));
     }
     move.meet = &step->meet;
-    heddle_status st = launch(p, &move, stream);
-    return st == HEDDLE_OK && step->lands
-               ? hd_device_list_run(&step->land, HD_DEVICE_COPY, at, p->memory + step->slots_at, NULL, stream)
-               : st;
+    HD_TRY(launch(p, &move, stream));
+    st = step->lands ? hd_device_list_run(&step->land, HD_DEVICE_COPY, at, p->memory + step->slots_at, NULL, stream)
+                     : HEDDLE_OK;
+out:
+    return st;
 }
 
 static heddle_status enqueue_all(hd_push *p, const void *src, void *dst, heddle_stream stream)

@@ -218,3 +218,38 @@ out:
     own_tear_down(&o);
     return st;
 }
+
+static heddle_status says_nothing(int *is_reached, const void *memory, int device)
+{
+    (void)is_reached;
+    (void)memory;
+    return heddle_set_error(HEDDLE_ERR_DEVICE, "device cuda:%d: cuPointerGetAttribute failed with error 999", device);
+}
+
+/* Where the device of rank 1 fails when it is asked, its own error is what all hear. */
+HD_RANK_CASE(memory_that_the_device_says_nothing_of, "2 threads cuda peer")
+{
+    heddle_status st = HEDDLE_OK;
+    own_stream o;
+    heddle_device fails;
+    const int is_broken = heddle_comm_rank(comm) == 1;
+    hd_device *device = hd_comm_device(comm);
+    const heddle_device *const library = device->library;
+    HD_TRY(own_set_up(&o, comm, 0));
+    HD_TRY(device_sim_unseen());
+    fails = *library;
+    fails.ask_reached = says_nothing;
+    device->library = is_broken ? &fails : library;
+    st = heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream);
+    while (st == HEDDLE_OK) { /* it was enqueued before the other one gave up */
+        st = heddle_comm_poll(comm);
+        usleep(1000);
+    }
+    CHECK(st == (is_broken ? HEDDLE_ERR_DEVICE : HEDDLE_ERR_PEER));
+    CHECK(says("cuPointerGetAttribute failed with error 999"));
+    st = HEDDLE_OK;
+out:
+    device->library = library;
+    own_tear_down(&o);
+    return st;
+}

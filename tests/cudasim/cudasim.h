@@ -30,6 +30,9 @@
 /* The n-th call from now on (1: the next one) of any thread fails with `error` and does nothing; 0: none. A launch is a
  * call, too; GetLastError, PeekAtLastError, GetErrorName and GetErrorString are none. */
 HD_SIM_EXPORT void hd_sim_fail_at(int64_t n, int error);
+/* From now on what asks whether an event is over is no call of these two: whoever waits asks as often as there is time.
+ * That is cudaEventQuery, and what forbids it nothing in a capture (cudaThreadExchangeStreamCaptureMode). */
+HD_SIM_EXPORT void hd_sim_spare_looks(int are_spared);
 /* Calls since the program's start. */
 HD_SIM_EXPORT int64_t hd_sim_calls(void);
 /* Those of the calling thread by name, `at` 0, 1, ...; NULL: there are no more. Also what is no call above, and what

@@ -20,6 +20,7 @@ typedef struct device_sim {
     void (*hold)(void *stream);      /* what is enqueued from now on waits until release */
     void (*release)(void);
     void (*fail_at)(int64_t n, int error);
+    void (*spare_looks)(int are_spared); /* at events: no calls of fail_at and calls */
     int64_t (*device_bytes)(void);
     int64_t (*calls)(void);                               /* since the program's start */
     const char *(*calls_by_name)(int at, int64_t *calls); /* of this thread */
@@ -67,36 +68,15 @@ static inline heddle_status sim_functions(void *out, void *library, const char *
 /* After something was attached. */
 static inline heddle_status device_sim_get(device_sim *out)
 {
-    static const char *const names[] = {"device_sim_stream_create",
-                                        "device_sim_stream_destroy",
-                                        "device_sim_capture",
-                                        "device_sim_record",
-                                        "device_sim_replay",
-                                        "device_sim_graph_free",
-                                        "device_sim_hold",
-                                        "device_sim_release",
-                                        "hd_sim_fail_at",
-                                        "hd_sim_device_bytes",
-                                        "hd_sim_calls",
-                                        "hd_sim_calls_by_name",
-                                        "hd_sim_refuse_at",
-                                        "hd_sim_asked",
-                                        "hd_sim_copied",
-                                        "hd_sim_set_processors",
-                                        "hd_sim_most_blocks",
-                                        "hd_sim_set_serial",
-                                        "hd_sim_unloaded",
-                                        "hd_sim_contexts",
-                                        "hd_sim_set_host_offset",
-                                        "hd_sim_set_pooled",
-                                        "hd_sim_set_link",
-                                        "hd_sim_set_unseen",
-                                        "cudaStreamGetPriority",
-                                        "cudaSetDevice",
-                                        "cuCtxGetCurrent",
-                                        "cuCtxSetCurrent",
-                                        "hd_sim_context_create",
-                                        "hd_sim_context_destroy"};
+    static const char *const names[] = {
+        "device_sim_stream_create", "device_sim_stream_destroy", "device_sim_capture",    "device_sim_record",
+        "device_sim_replay",        "device_sim_graph_free",     "device_sim_hold",       "device_sim_release",
+        "hd_sim_fail_at",           "hd_sim_spare_looks",        "hd_sim_device_bytes",   "hd_sim_calls",
+        "hd_sim_calls_by_name",     "hd_sim_refuse_at",          "hd_sim_asked",          "hd_sim_copied",
+        "hd_sim_set_processors",    "hd_sim_most_blocks",        "hd_sim_set_serial",     "hd_sim_unloaded",
+        "hd_sim_contexts",          "hd_sim_set_host_offset",    "hd_sim_set_pooled",     "hd_sim_set_link",
+        "hd_sim_set_unseen",        "cudaStreamGetPriority",     "cudaSetDevice",         "cuCtxGetCurrent",
+        "cuCtxSetCurrent",          "hd_sim_context_create",     "hd_sim_context_destroy"};
     out->handle = dlopen(HEDDLE_DEVICE_SIM "/libheddle_cuda.so", RTLD_NOW | RTLD_NOLOAD);
     return sim_functions((char *)out + offsetof(device_sim, stream_create), out->handle, names,
                          sizeof names / sizeof names[0]);
