@@ -224,7 +224,7 @@ static heddle_status one_stays_away(heddle_comm *comm, void *arg)
     (void)arg;
     heddle_status st = HEDDLE_OK;
     part p;
-    HD_TRY(set_up_with(&p, comm, HEDDLE_ATTENTION_RING, hd_test_limit_ns(DEADLINE_S) / 1000000));
+    HD_TRY(set_up_with(&p, comm, HEDDLE_ATTENTION_RING, hd_test_wait_ns(DEADLINE_S) / 1000000));
     if (heddle_comm_rank(comm) == 0) {
         st = both_ways(&p);
     }

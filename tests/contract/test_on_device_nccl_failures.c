@@ -32,7 +32,7 @@ out:
 /* The n-th call of NCCL fails, whichever it is. */
 HD_CASE(every_call_may_fail)
 {
-    heddle_comm_options options = by_nccl(10000);
+    heddle_comm_options options = by_nccl(hd_test_limit_ns(60) / 1000000);
     nccl_sim sim = get_sim();
     int n = 1, failed = 0;
     for (heddle_status st = HEDDLE_ERR_INTERNAL; st != HEDDLE_OK; n++) {
@@ -41,7 +41,7 @@ HD_CASE(every_call_may_fail)
         sim.fail_at(n, 3);
         st = heddle_run_ranks_with(RANKS, "threads", &options, two_rounds, NULL);
         sim.fail_at(0, 0);
-        assert_true(hd_now_ns() - began_ns < hd_test_limit_ns(4)); /* nobody waited for the deadline */
+        assert_true(hd_now_ns() - began_ns < hd_test_limit_ns(20)); /* nobody waited for the deadline */
         assert_int_equal(sim.comms(), 0);
         failed += st != HEDDLE_OK;
         for (int r = 0; r < RANKS; r++) {

@@ -3,7 +3,7 @@
 #include "nccl_sim.h"
 #include "time_limit.h"
 
-enum { RANKS = 2, MODES = 3 };
+enum { RANKS = 2, MODES = 3, DEADLINE_S = 3, LIMIT_S = 8 };
 
 /* A first execution in the stream, then at once one that is captured: what is asked of the first one's events, by this
  * thread or by the watch, is not forbidden. */
@@ -92,7 +92,7 @@ typedef struct ends {
 /* A communicator of the ranks that heddle_run_ranks has started, which the test destroys itself. */
 static heddle_status join(heddle_comm **out, const heddle_comm *launched)
 {
-    heddle_comm_options options = by_nccl(1000);
+    heddle_comm_options options = by_nccl(hd_test_limit_ns(DEADLINE_S) / 1000000);
     char key[64];
     snprintf(key, sizeof key, "heddle-test-ends-%d", (int)getpid());
     return heddle_comm_join(out, key, heddle_comm_rank(launched), heddle_comm_size(launched), &options);
@@ -144,7 +144,7 @@ out:
     device_stream_free(&sim, stream);
     int64_t began_ns = hd_now_ns();
     heddle_comm_destroy(comm);
-    return st == HEDDLE_OK && hd_now_ns() - began_ns > hd_test_limit_ns(4)
+    return st == HEDDLE_OK && hd_now_ns() - began_ns > hd_test_limit_ns(LIMIT_S)
                ? heddle_set_error(HEDDLE_ERR_INTERNAL, "it took too long")
                : st;
 }
@@ -164,7 +164,7 @@ HD_CASE(a_graph_may_outlive_its_communicator)
         for (int r = 0; r < RANKS; r++) {
             sim.graph_free(e.graph[r]);
         }
-        for (int64_t until_ns = hd_now_ns() + hd_test_limit_ns(4); e.sim.comms() > 0 && hd_now_ns() < until_ns;) {
+        for (int64_t until_ns = hd_now_ns() + hd_test_limit_ns(LIMIT_S); e.sim.comms() > 0 && hd_now_ns() < until_ns;) {
             usleep(1000);
         }
         assert_int_equal(e.sim.comms(), 0);
@@ -179,7 +179,7 @@ static heddle_status leaves_early(heddle_comm *launched, void *arg)
     heddle_comm *comm = NULL;
     int64_t began_ns = hd_now_ns();
     HD_TRY(join(&comm, launched));
-    while (heddle_comm_rank(launched) == 1 && !e->destroyed && hd_now_ns() - began_ns < hd_test_limit_ns(8)) {
+    while (heddle_comm_rank(launched) == 1 && !e->destroyed && hd_now_ns() - began_ns < hd_test_limit_ns(LIMIT_S)) {
         usleep(1000);
     }
     CHECK(heddle_comm_rank(launched) == 0 || e->destroyed);
@@ -194,7 +194,7 @@ HD_CASE(a_rank_may_leave_before_others)
     ends e = {.sim = get_sim()};
     e.sim.end_together(RANKS);
     HD_OK(heddle_run_ranks(RANKS, "threads", leaves_early, &e));
-    for (int64_t until_ns = hd_now_ns() + hd_test_limit_ns(4); e.sim.comms() > 0 && hd_now_ns() < until_ns;) {
+    for (int64_t until_ns = hd_now_ns() + hd_test_limit_ns(LIMIT_S); e.sim.comms() > 0 && hd_now_ns() < until_ns;) {
         usleep(1000);
     }
     assert_int_equal(e.sim.comms(), 0);

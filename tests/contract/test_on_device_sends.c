@@ -321,5 +321,5 @@ HD_CASE(refused)
 
 HD_CASE(late)
 {
-    on_wires(is_late, 1000 + hd_test_limit_ns(1) / 1000000); /* attaching has it, too */
+    on_wires(is_late, 1000 + hd_test_wait_ns(1) / 1000000); /* attaching has it, too */
 }

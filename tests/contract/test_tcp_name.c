@@ -258,7 +258,7 @@ HD_CASE(strangers_change_nothing)
 
 static void waits_there(const job *j, int i) /* it has come and waits for others */
 {
-    usleep((useconds_t)(hd_test_limit_ns(0.4) / 1000));
+    usleep((useconds_t)(hd_test_wait_ns(0.4) / 1000));
     assert_int_equal(kill(j->pid[i], 0), 0);
 }
 

@@ -16,7 +16,7 @@ static const double SHORT_S = 0.03, LONG_S = 60, LIMIT_S = 8, LIFE_S = 1;
 
 static int64_t ms(double seconds)
 {
-    return hd_test_limit_ns(seconds) / 1000000;
+    return hd_test_wait_ns(seconds) / 1000000;
 }
 
 static void sleep_ms(int64_t n)

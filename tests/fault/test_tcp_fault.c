@@ -297,7 +297,7 @@ HD_CASE(a_rank_that_dies_before_it_calls_is_missed_at_the_deadline)
         plan.at = r == 1;
         plan.kind = CONNECT;
         plan.kills = 1;
-        start_rank(&j, r, RANKS, hd_test_limit_ns(1e-3 * SHORT_MS) / 1000000);
+        start_rank(&j, r, RANKS, hd_test_wait_ns(1e-3 * SHORT_MS) / 1000000);
     }
     plan.at = 0;
     end_job(&j);

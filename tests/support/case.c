@@ -1,4 +1,5 @@
 #include "case.h"
+#include "time_limit.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -322,24 +323,14 @@ void hd_enter_case(hd_case *entered)
     *before = entered;
 }
 
-/* How many times as long everything takes that others' work keeps from the cores. */
-static double crowding(void)
-{
-    double load = 0;
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return getloadavg(&load, 1) == 1 && load > (double)cores ? load / (double)cores : 1;
-}
-
 int hd_run_cases(int seconds, int argc, char **argv)
 {
     const char *only = argc > 1 ? argv[1] : "";
-    const char *scale = getenv("HEDDLE_TEST_TIME_SCALE"); /* sanitizers are slower */
-    const double limit_s = seconds * (scale != NULL ? atof(scale) : 1);
     const int most_failed = getenv("HEDDLE_TEST_STOP") != NULL ? 1 : INT_MAX;
     int ran = 0, failed = 0, skipped = 0;
     for (hd_case *one = cases; one != NULL && failed < most_failed; one = one->next) {
         if (strstr(one->name, only) != NULL) {
-            int result = run_one(one, (int)(limit_s * crowding()));
+            int result = run_one(one, (int)(hd_test_limit_ns(seconds) / 1000000000));
             failed += result == FAILED;
             skipped += result == SKIPPED;
             ran++;
