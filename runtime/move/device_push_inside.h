@@ -20,7 +20,7 @@ typedef struct hd_push_step {
     int lands;           /* peers store to the slots instead */
     hd_device_sums sums; /* of terms in slots */
     hd_device_meet meet;
-    int64_t sent_bytes[HD_DEVICE_MAX_PEERS]; /* by an execution; own entry too */
+    int64_t sent_bytes[HD_DEVICE_MAX_PEERS], all_bytes; /* by an execution; own entry too */
 } hd_push_step;
 
 typedef struct hd_push {

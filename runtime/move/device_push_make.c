@@ -11,13 +11,10 @@
 static int meeting_blocks(const hd_push *p, const hd_push_step *step)
 {
     enum { FOR_LINKS = 32 };
-    int64_t all = 0, blocks = p->spec->options.device_blocks;
-    for (int r = 0; r < p->nranks; r++) {
-        all += step->sent_bytes[r];
-    }
-    const int64_t away = all - step->sent_bytes[p->rank];
+    int64_t blocks = p->spec->options.device_blocks;
+    const int64_t away = step->all_bytes - step->sent_bytes[p->rank];
     if (blocks == 0 && p->sharers.all < p->sharers.ranks && away > 0) {
-        blocks = (int64_t)((double)FOR_LINKS * (double)all / (double)away);
+        blocks = (int64_t)((double)FOR_LINKS * (double)step->all_bytes / (double)away);
     }
     return blocks > 0 && blocks < p->most_blocks ? (int)blocks : p->most_blocks;
 }
@@ -117,6 +114,7 @@ static heddle_status make_pushes(hd_push_step *step, hd_push *p, int phase, cons
                 int64_t slot = all[peer].slot_of[phase][p->rank];
                 const hd_copy copy = slot < 0 ? send->part[i].copy : in_slot(&send->part[i].copy, slot);
                 step->sent_bytes[peer] += hd_copy_bytes(&copy);
+                step->all_bytes += hd_copy_bytes(&copy);
                 box[nboxes] = hd_device_box_of(&copy, 0, p->news != NULL ? peer : 0);
                 box[nboxes++].peer = peer;
             }
@@ -213,12 +211,8 @@ static int takes_gate(const hd_push *p)
 {
     const hd_route_phase *phase = &p->spec->phase[0];
     const hd_push_step *step = &p->step[0];
-    int64_t all = 0;
-    for (int r = 0; r < p->nranks; r++) {
-        all += step->sent_bytes[r];
-    }
     return p->spec->nphases == 1 && phase->src.in == HD_IN_SRC && !p->route->before.is_there && !phase->transfer.adds &&
-           all == p->spec->src_bytes && p->kernels->takes_gate(step->push.list);
+           step->all_bytes == p->spec->src_bytes && p->kernels->takes_gate(step->push.list);
 }
 
 /* What comes behind what the others have told. */
