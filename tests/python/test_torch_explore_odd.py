@@ -147,6 +147,91 @@ def test_a_later_call_mixes_what_the_first_leaves_free():
     assert "called with x '(b f) h w _' and then with x '(b w) h f _'" in str(error.value), error.value
 
 
+class Windows(torch.nn.Module):
+    """Means of four rows each."""
+
+    def forward(self, x):
+        y = torch.nn.functional.pad(x, (0, 0, 0, -x.shape[1] % 4)).unflatten(1, (-1, 4))
+        return x + y.mean(2, keepdim=True).expand_as(y).flatten(1, 2)[:, :x.shape[1]]
+
+
+class Reversed(torch.nn.Module):
+    def forward(self, x):
+        return x + x.flip(1)
+
+
+class Summed(torch.nn.Module):
+    def forward(self, x):
+        return x.cumsum(1)
+
+
+class Taps(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv1d(4, 4, 3, padding=1)
+
+    def forward(self, x):
+        return self.conv(x.mT).mT
+
+
+@pytest.mark.parametrize("inner, kind, words", (
+    (Windows(), "mixes", "by their number, as windows do"), (Reversed(), "mixes", ""),
+    (Summed(), "causal", "a row of s reaches all that are behind it")))
+@pytest.mark.parametrize("rows", (6, 7, 8, 9))
+def test_what_no_number_of_neighbours_is_enough_for(inner, kind, words, rows):
+    """Its plan holds at other lengths, too, and so does what mends one."""
+    model = torch.nn.Sequential(Taps(), Around(inner))
+    found = ht.explore(model, torch.randn(2, rows, 4))
+    seen = found["1.inner"].dims["s"]
+    assert seen.kind == kind and words in seen.why and not seen.is_near, seen
+    plan = found.plan(model, "[sp=3]")
+    assert "1 by Halo, 1 by Gather" in plan.why, plan.why
+    for other, ranks in ((13, 3), (10, 4), (21, 3)):
+        assert ht.prove(model, plan, torch.randn(2, other, 4), ranks=ranks)
+    steps = [(name, step) for name, step in plan.steps if name != "1.inner"]
+    (fault,) = ht.lint(model, steps, torch.randn(2, rows, 4))
+    assert fault.module == "1.inner" and "Put a Gather before it" in fault.mend, fault
+
+
+class Scaled(torch.nn.Module):
+    """As blocks of convolutional nets begin."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.inner, self.scale = Taps(), torch.nn.Parameter(torch.full((4,), scale))
+
+    def forward(self, x):
+        return x + self.scale * self.inner(x)
+
+
+@pytest.mark.parametrize("scale", (0.0, 1e-6, 1e-4))
+def test_what_a_scale_of_almost_nothing_hides(scale):
+    blocks = torch.nn.ModuleList([Scaled(scale), Scaled(scale)])
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), *blocks)
+    found = ht.explore(model, torch.randn(2, 9, 4))
+    assert found["1"].mixed == ("s",) and str(found["1"].dims["s"]) == "halo of 1", found
+    assert torch.equal(model[1].scale, torch.full((4,), scale))
+    assert not ht.prove(model, [("1", ht.Split("x", "b s c", "s")), ("2", ht.Gather("output", "b s c", "s"))],
+                        torch.randn(2, 9, 4))
+
+
+class Listing(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(4, 4), torch.nn.GELU(), Attending()])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_a_stage_without_parameters():
+    found = ht.explore(Listing(), torch.randn(2, 9, 4))
+    schedule = heddle.plan(found.to_yaml(), "[sp=3]")
+    assert [stage.name for stage in schedule.stages] == ["layers.0", "layers.1", "layers.2"], found.to_yaml()
+
+
 class Blocks(torch.nn.Module):
     def __init__(self, name):
         super().__init__()

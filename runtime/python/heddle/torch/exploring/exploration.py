@@ -190,8 +190,9 @@ class Exploration:
         for stage in stages:
             over = [dim for dim in dims if any(part in stage.mixed for part in fused.parts[dim])]
             mixes = f", over: [{', '.join(over)}]" if len(over) > 1 else f", over: {over[0]}" if over else ""
-            text.append("  - {name: %s, kind: module%s%s, token_flops: %d, weights: %d}" % (
-                stage.name, mixes, self._methods(stage, over, channels), max(2 * stage.weights, 1), stage.weights))
+            weights = f", weights: {stage.weights}" if stage.weights else ""
+            text.append("  - {name: %s, kind: module%s%s, token_flops: %d%s}" % (
+                stage.name, mixes, self._methods(stage, over, channels), max(2 * stage.weights, 1), weights))
         return "\n".join(text) + "\n"
 
     def _methods(self, stage: Module, over: List[str], channels: int) -> str:
@@ -217,7 +218,7 @@ class Exploration:
         seen = self.modules[name].dims.get(dim)
         if seen is None or seen.kind in ("free", "table"):
             return 0, 0
-        if seen.kind in ("halo", "causal"):
+        if seen.is_near:
             return seen.rows, 0
         if seen.kind == "reduction" and self.modules[name].kind in NORMS:
             return 0, self.modules[name].groups

@@ -9,12 +9,13 @@ from typing import Any, Dict, Iterator, List, Tuple
 import torch
 
 _CONTAINERS = list, dict, set
+_TINY = 1e-3  #: parameters below are as zero: the scales of layers that begin as nothing
 
 
 @contextlib.contextmanager
 def kept(model: torch.nn.Module) -> Iterator[None]:
-    """Within, the model is in eval mode and without gradients, and parameters that are zero are small noise while
-    their module runs: a gate of zero hides what lies behind it."""
+    """Within, the model is in eval mode and without gradients, and parameters that are zero, or nearly so, are small
+    noise while their module runs: such a gate hides what lies behind it."""
     attributes = [(module, _attributes(module)) for module in model.modules()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     training = [(module, module.training) for module in model.modules()]
@@ -67,9 +68,9 @@ def _put_back(attributes: List[Tuple[torch.nn.Module, Dict[str, Any]]]) -> None:
 
 
 def _noise(module: torch.nn.Module) -> List[Any]:
-    """While the module runs its own zero parameters hold noise, the same in every call."""
+    """While the module runs its own parameters that are as zero hold noise, the same in every call."""
     zero = [(at, p) for at, p in enumerate(module.parameters(recurse=False))
-            if p.is_floating_point() and p.numel() > 0 and not p.is_meta and not p.detach().any()]
+            if p.is_floating_point() and p.numel() > 0 and not p.is_meta and not (p.detach().abs() > _TINY).any()]
     if not zero:
         return []
     were: List[List[torch.Tensor]] = []

@@ -2,6 +2,7 @@
 others; then it is run on fewer rows."""
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Sequence, Set, Tuple
 
@@ -19,12 +20,17 @@ class Finding:
 
     kind: str  #: free, mixes, halo, causal, reduction, table, unknown
     why: str = ""  #: a sentence, where the kind alone does not say it
-    rows: int = 0  #: of a halo, each way
+    rows: int = 0  #: of a halo, each way; of a causal one behind it, 0: all of them
     times: int = 1  #: so many rows of an argument are one of these, before a stride
 
     @property
     def is_free(self) -> bool:
         return self.kind == "free"
+
+    @property
+    def is_near(self) -> bool:
+        """Rows so far away are enough for it, however many there are."""
+        return self.kind in ("halo", "causal") and self.rows > 0
 
     @property
     def is_apart(self) -> bool:
@@ -34,7 +40,8 @@ class Finding:
     def joined(self, other: "Finding") -> "Finding":
         """What holds for a call of this kind and for a later one."""
         if self.kind == other.kind:
-            return other if other.rows * other.times > self.rows * self.times else self
+            reach, others = (each.rows * each.times or math.inf for each in (self, other))
+            return other if others > reach else self
         rank = ["free", "table", "halo", "causal", "reduction", "mixes", "unknown"].index
         worse = max(self, other, key=lambda each: rank(each.kind))
         if rank(min(self.kind, other.kind, key=rank)) >= rank("halo") and worse.kind not in ("mixes", "unknown"):
@@ -115,11 +122,16 @@ class Probe:
         if not any(away):
             return self._confirmed()
         far, times = max(map(abs, away)), max(self.extents) // self.extent
+        if min(away) >= 0 and far == self.extent - 1:
+            return Finding("causal", f"a row of {self.dim} reaches all that are behind it", 0, times)
+        if far < self.extent - 1 and not self._is_anywhere(far):
+            return Finding("mixes", f"a row of {self.dim} reaches rows up to {far} away, and others where the first or "
+                                    "the last is not there: by their number, as windows do")
         if min(away) >= 0:
             return Finding("causal", f"a row of {self.dim} reaches {far} rows behind it", far, times)
         if far < self.extent - 1:
             return Finding("halo", f"a row of {self.dim} reaches rows up to {far} away", far, times)
-        if self.extent >= 4 and self._is_reduction():
+        if self.extent >= 4 and all(bool(rows.all()) for rows, _ in seen.values()) and self._is_reduction():
             return Finding("reduction", f"of the rows of {self.dim} it needs sums alone")
         return Finding("mixes")
 
@@ -188,17 +200,38 @@ class Probe:
             except Exception as error:  # whatever a model raises
                 return Finding("unknown", f"on fewer rows of {self.dim} it raises {type(error).__name__}: "
                                           f"{str(error).splitlines()[0] if str(error) else ''}"[:200])
-            for name, y in self.whole.items():
-                for at, part in holding(self.reading.out.get(name, ()), self.dim):
-                    wanted = y.index_select(at, self._kept_rows(y.shape[at], part, lo, hi).to(y.device))
-                    if wanted.shape != out[name].shape or _differs(wanted, out[name], 1e-4).any():
-                        return Finding("unknown", f"on fewer rows of {self.dim} its results are others")
+            if not self._is_part(out, lo, hi, lo, hi):
+                return Finding("unknown", f"on fewer rows of {self.dim} its results are others")
         return Finding("free")
+
+    def _is_anywhere(self, far: int) -> bool:
+        """Does a row reach the same ones, so far away at most, where the first row or the last is not there?"""
+        for lo, hi in ((1, self.extent), (0, self.extent - 1)):
+            try:
+                out = self.run(self._fewer(lo, hi))
+            except Exception:  # whatever a model raises
+                return False
+            if not self._is_part(out, lo, hi, lo + far if lo else 0, hi if lo else hi - far):
+                return False
+        return True
+
+    def _is_part(self, out: Tensors, lo: int, hi: int, first: int, last: int) -> bool:
+        """Are these the whole's results of rows lo to hi, as far as those from first to last go?"""
+        for name, y in self.whole.items():
+            for at, part in holding(self.reading.out.get(name, ()), self.dim):
+                kept = self._kept_rows(y.shape[at], part, lo, hi)
+                if out[name].shape != (*y.shape[:at], len(kept), *y.shape[at + 1:]):
+                    return False
+                asked = torch.isin(kept, self._kept_rows(y.shape[at], part, first, last)).nonzero().flatten()
+                wanted = y.index_select(at, kept[asked].to(y.device))
+                if _differs(wanted, out[name].index_select(at, asked.to(y.device)), 1e-4).any():
+                    return False
+        return True
 
     def _is_reduction(self) -> bool:
         """Is a row's result the same when the others are mirrored at their mean, which keeps sums of them and of their
         squares?"""
-        row = self.extent // 2
+        row = 1  # not the middle one, which a reversed order leaves where it is
 
         def mirrored(x: torch.Tensor, at: int, rows: torch.Tensor) -> torch.Tensor:
             if not x.is_floating_point():

@@ -125,9 +125,10 @@ class _Cause:
         held = [x for x in (given.held if given else []) if x.cut]
         if len(cut) != 1 or len(held) != 1 or len(kinds) != 1 or module not in self.types:
             return None
-        if kinds <= {"halo", "causal"}:
+        rows = self.known.reach(module, cut[0])
+        if rows:
             after = ", 0" if "causal" in kinds else ""
-            text, rows = self.known.text(module, held[0].place, held[0].shape, cut[0]), self.known.reach(module, cut[0])
+            text = self.known.text(module, held[0].place, held[0].shape, cut[0])
             return f"Halo('{held[0].place}', '{text}', '{cut[0]}', {rows}{after}) at '{module}'"
         if kinds == {"reduction"} and self.types[module] in NORMS:
             return f"Sums('{cut[0]}') at '{module}'"

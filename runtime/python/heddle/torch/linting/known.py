@@ -85,8 +85,9 @@ class Known:
         return [seen.kind for seen in self._findings(module, dim)]
 
     def reach(self, module: str, dim: str) -> int:
-        """Rows away of which it needs others."""
-        return max((seen.rows for seen in self._findings(module, dim)), default=0)
+        """Rows away of which it needs others; 0: as many as there are."""
+        found = [seen for seen in self._findings(module, dim) if not seen.is_free]
+        return max((seen.rows for seen in found), default=0) if all(seen.is_near for seen in found) else 0
 
     def _findings(self, module: str, dim: str) -> List[Finding]:
         if self.found is None or self._fused is None or module not in self.found.modules:

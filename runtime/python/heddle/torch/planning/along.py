@@ -179,7 +179,7 @@ class _Along:
         if not attentions and not is_pairs and len(given) == 1 and len(out) == 1:
             (what, text), (place, after) = ((at, self._text(of)) for side in (given, out) for at, of in side.items())
             ends = {"out": place, "out_dims": "" if after == text else after}
-            if seen.kind in ("halo", "causal"):
+            if seen.is_near:
                 reach = seen.rows * seen.times
                 return [(name, Halo(what, text, self.dim, reach, 0 if seen.kind == "causal" else reach, **ends))]
             if seen.is_apart:

@@ -51,8 +51,8 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
           **kwargs: Any) -> Proof:
     """Runs the model once whole and once on so many ranks, which are simulated one after the other in this process,
     with no communicator; compares results and, with `gradients`, those of arguments and parameters. Works on copies
-    of the modules, which share the model's parameters; in eval mode, and parameters that are zero are noise, since a
-    gate of zero hides what is behind it.
+    of the modules, which share the model's parameters; in eval mode, and parameters that are zero, or nearly so, are
+    noise, since such a gate hides what is behind it.
 
     plan  steps as `parallelize` takes them, or a Plan
 
