@@ -47,7 +47,7 @@ static int print_stages(const side *a, const side *b, int json)
             report_json_string("a", one, ", ");
             report_json_string("b", other, "}");
         } else {
-            printf("  %-16s #%-5d %-28s %s\n", name, repetition, one, other);
+            printf("  %-16s #%-5d %-28s %s\n", name, repetition + 1, one, other);
         }
         count++;
     }

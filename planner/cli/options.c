@@ -291,6 +291,9 @@ heddle_status cli_parse_mesh(heddle_mesh *out, const char *text)
     if (st != HEDDLE_OK && strchr(text, '=') == NULL) { /* 16, 2x8, sp16 */
         st = heddle_set_error(
             st, "a mesh names its axes, as sp=16 or 'node=2 gpu=8', found '%.60s'; -n 16 takes the best", text);
+    } else if (st == HEDDLE_ERR_PARSE) {
+        snprintf(bracketed, sizeof bracketed, "%s", heddle_last_error());
+        st = heddle_set_error(st, "%.400s; a mesh is written sp=16 or 'node=2 gpu=8'", bracketed);
     }
     return st;
 }

@@ -15,7 +15,7 @@ const char *cli_verdict_name(verdict v)
 static int stage_of(int *repetition, const schedule_view *plan, const char *force)
 {
     const size_t length = strcspn(force, "=#");
-    *repetition = force[length] == '#' && sscanf(force + length + 1, "%d", repetition) == 1 ? *repetition : -1;
+    *repetition = force[length] == '#' && sscanf(force + length + 1, "%d", repetition) == 1 ? *repetition - 1 : -1;
     for (int k = 0; k < plan->info.period; k++) {
         heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
         if (heddle_schedule_stage_at(&stage, plan->schedule, k) == HEDDLE_OK && strlen(stage.name) == length &&

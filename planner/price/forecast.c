@@ -179,7 +179,7 @@ static heddle_status check_sums(const heddle_forecast *f, const heddle_schedule 
         if (f->stage_bytes[i] == INT64_MAX) {
             return hd_fail(HEDDLE_ERR_UNSUPPORTED,
                            "stage '%s' of repetition %d: the fullest rank would need more than 2^63 bytes", name,
-                           i / s->period);
+                           i / s->period + 1);
         }
     }
     return HEDDLE_OK;

@@ -264,7 +264,8 @@ heddle_status report_edges(const schedule_view *v, int json)
         heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
         char name[NAME_BYTES], where[NAME_BYTES + 16];
         heddle_ignore(heddle_schedule_edge_at(&edge, v->schedule, i));
-        snprintf(where, sizeof where, "%s #%d", stage_name(name, v, i), v->info.period > 0 ? i / v->info.period : 0);
+        snprintf(where, sizeof where, "%s #%d", stage_name(name, v, i),
+                 v->info.period > 0 ? i / v->info.period + 1 : 1);
         heddle_ignore(heddle_forecast_edge(&step, v->forecast, i));
         print_bytes_row(v, edge.kind, where, &step, json, &front);
         if (i < v->info.nstages && heddle_schedule_stage_at(&stage, v->schedule, i) == HEDDLE_OK &&

@@ -13,7 +13,7 @@ static heddle_status refuse_form(const char *entry)
                    "a force must look like s.attn=t@sp/local, s.attn=/ring or s.attn#3=t@sp, found '%.80s'", entry);
 }
 
-/* "STAGE" or "STAGE#3". */
+/* "STAGE" or "STAGE#3": repetitions count from 1, as tables have them. */
 static heddle_status read_stage(hd_force *f, const hd_search *s, char *name, const char *entry)
 {
     char *number = strchr(name, '#');
@@ -21,14 +21,14 @@ static heddle_status read_stage(hd_force *f, const hd_search *s, char *name, con
     f->repetition = -1;
     if (number != NULL) {
         long value = strtol(number + 1, &end, 10);
-        if (end == number + 1 || *end != '\0' || value < 0) {
+        if (end == number + 1 || *end != '\0' || value < 1) {
             return refuse_form(entry);
         }
-        if (value >= s->m->repeat) {
-            return hd_fail(HEDDLE_ERR_ARG, "'%.80s': model '%s' has repetitions 0 to %d", entry, s->m->name,
-                           s->m->repeat - 1);
+        if (value > s->m->repeat) {
+            return hd_fail(HEDDLE_ERR_ARG, "'%.80s': model '%s' has repetitions 1 to %d", entry, s->m->name,
+                           s->m->repeat);
         }
-        f->repetition = (int)value;
+        f->repetition = (int)value - 1;
         *number = '\0';
     }
     for (f->stage = 0; f->stage < s->m->nstages; f->stage++) {

@@ -39,7 +39,7 @@ heddle_status hd_search_refuse_memory(const hd_search *s, int64_t least)
             return hd_fail(HEDDLE_ERR_INFEASIBLE,
                            "stage '%s' of repetition %d: the fullest rank needs at least %lld bytes (%lld of them "
                            "weights and what belongs to them, %lld kept by the stages before); %lld are allowed",
-                           s->m->stage[i % s->m->nstages].name, i / s->m->nstages,
+                           s->m->stage[i % s->m->nstages].name, i / s->m->nstages + 1,
                            (long long)hd_add_saturated(need, s->resident), (long long)s->resident, (long long)before,
                            allowed);
         }

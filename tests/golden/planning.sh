@@ -25,6 +25,7 @@ says "unknown machine" 2 "8xh100-nvlik" plan hunyuanvideo -n 8 --machine 8xh100-
 for mesh in 16 2x8 sp16; do
     says "a mesh of $mesh" 2 "a mesh names its axes, as sp=16 or 'node=2 gpu=8', found '$mesh'" plan hunyuanvideo --mesh $mesh
 done
+says "a mesh of usp=2x8" 2 "a mesh is written sp=16 or 'node=2 gpu=8'" plan hunyuanvideo --mesh usp=2x8
 for words in "--nproc 8" --gpus=8 --world-size=8 "-N 8"; do
     # shellcheck disable=SC2086
     says "$words" 2 "did you mean --ranks, or -n?" plan hunyuanvideo $words
@@ -69,7 +70,7 @@ large "stages: [{name: a, kind: attention, over: t, heads: 4}]"
 says "an extent" 2 "dim 't' is at most 281474976710656 long, asked for 281474976710657" plan "$folder/large.yaml" --mesh sp=4 --size t=281474976710657
 says "work" 2 "stage 'a' would take a rank more than 2^63 picoseconds" plan "$folder/large.yaml" --mesh sp=4 --size t=281474976710656
 large "repeat: 60000\nstages: [{name: a, kind: module, token_flops: 1, weights: 100000000000000}]"
-says "memory" 2 "stage 'a' of repetition 0: the fullest rank would need more than 2^63 bytes" plan "$folder/large.yaml" --mesh sp=4 --training $two
+says "memory" 2 "stage 'a' of repetition 1: the fullest rank would need more than 2^63 bytes" plan "$folder/large.yaml" --mesh sp=4 --training $two
 large "stages: [{name: a, kind: module, token_flops: 9223372036854775807}]"
 says "flops" 2 "stage 'a': token_flops 9223372036854775807 of 16 tokens is more than" plan "$folder/large.yaml" --mesh sp=4
 
@@ -160,6 +161,17 @@ says "a schedule as a model" 2 "a.json:1:12: this is a schedule or an answer, no
 "$HEDDLE" topo --machine 8xh100-nvlink -o "$folder/machine.yaml" >/dev/null || failed=1
 says "a machine as a model" 2 "machine.yaml:1:10: this is a machine, no model: " plan "$folder/machine.yaml" -n 2
 says "a model as a machine" 2 "this is a model, no machine" plan hunyuanvideo -n 2 --machine "$folder/w.yaml"
+"$HEDDLE" plan stdit3-xl2 --mesh sp=4 --layers 4 $two --objective bytes -o "$folder/four.json" >/dev/null || failed=1
+"$HEDDLE" plan stdit3-xl2 --mesh sp=4 --layers 4 $two --objective bytes --force 't.attn#2=/ring' -o "$folder/second.json" >"$folder/out" || failed=1
+sed -n '/^repetition 2$/,/^repetition/p' "$folder/out" | grep -q '  t.attn  *t@sp  *ring' || {
+    echo "FAILED a force of the second repetition: it is not the one that the table calls 2"
+    failed=1
+}
+says "diff of the second" 0 "  t.attn           #2 " diff "$folder/four.json" "$folder/second.json"
+says "volume of the second" 0 "ring      t.attn #2 " volume stdit3-xl2 --layers 4 --schedule "$folder/second.json" $two
+says "before the first" 2 "a force must look like" plan stdit3-xl2 -n 2 --force 't.attn#0=/ring'
+says "behind the last" 2 "has repetitions 1 to 28" plan stdit3-xl2 -n 2 --force 't.attn#29=/ring'
+says "why not the last" 0 "t.attn#28=/local: CHOSEN" explain stdit3-xl2 --mesh sp=4 $two --objective bytes --why-not 't.attn#28=/local'
 says "one operand" 2 "wants two schedules, found 1" diff "$folder/a.json"
 for model in hunyuanvideo gpt-like axial-3d pangu-like; do # joined text, key heads, several dims
     "$HEDDLE" plan $model -n 8 $two --method '*=auto' -o "$folder/read.json" >/dev/null || failed=1

@@ -332,7 +332,7 @@ HD_CASE(forced_stages_cost_their_regret)
         j.force_method = below(3) == 0 ? NULL : w->method;
         HD_OK(heddle_layout_format(text, sizeof text, &j.layout[w->layout], &j.model->shape, &j.mesh));
         int n = snprintf(force, sizeof force, "%s", j.model->stage[j.force_stage].name);
-        n += j.force_repetition < 0 ? 0 : snprintf(force + n, sizeof force - (size_t)n, "#%d", j.force_repetition);
+        n += j.force_repetition < 0 ? 0 : snprintf(force + n, sizeof force - (size_t)n, "#%d", j.force_repetition + 1);
         n += snprintf(force + n, sizeof force - (size_t)n, "=%s%s%s", j.force_layout >= 0 ? text : "",
                       j.force_method != NULL ? "/" : "", j.force_method != NULL ? j.force_method : "");
         if (force[n - 1] == '=') {

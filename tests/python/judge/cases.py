@@ -232,7 +232,7 @@ def regret_case(draw, folder):
     repetition = draw.randrange(case.model.repeat) if draw.random() < 0.5 else None
     place = case.layouts.text(layout) if draw.random() < 0.7 else ""
     how = f"/{method}" if not place or draw.random() < 0.7 else ""
-    name = case.model.stages[stage].name + ("" if repetition is None else f"#{repetition}")
+    name = case.model.stages[stage].name + ("" if repetition is None else f"#{repetition + 1}")
 
     def choice(step):
         ways = case.ways[step % len(case.ways)]
