@@ -142,8 +142,8 @@ typedef struct heddle_plan_options {
      * names the stage and both numbers. */
     int64_t memory_bytes;
     int training, recompute; /* as in heddle_forecast_options; training implies backward */
-    /* "STAGE=LAYOUT/METHOD;...": these stages run so in every repetition, or "STAGE#3=..." in the third alone; the first
-     * is #1. LAYOUT is a text form, METHOD a name or auto; either may be left out ("STAGE=/ring", "STAGE=t@sp").
+    /* "STAGE=LAYOUT/METHOD;...": these stages run so in every repetition, or "STAGE#3=..." in the third alone; #1 is
+     * the first. LAYOUT is a text form, METHOD a name or auto; either may be left out ("STAGE=/ring", "STAGE=t@sp").
      * Infeasible, with the reason, where a stage cannot. NULL: none. */
     const char *force;
     int64_t workspace_bytes; /* as in heddle_forecast_options */

@@ -240,7 +240,10 @@ static void print_links(const comparison *c)
         const plan_row *r = &c->row[i];
         for (int l = 0; l < r->nlinks && r->refusal[0] == '\0'; l++) {
             char sent[16];
-            printf(l == 0 ? "  %-12s" : "%s", l == 0 ? r->name : "");
+            if (l == 0) {
+                printf("  ");
+                report_cell(r->name, 2, 12);
+            }
             printf(" %12s%s", report_si(sent, sizeof sent, (double)r->link[l].sent_max), l + 1 < r->nlinks ? "" : "\n");
         }
     }
@@ -259,7 +262,11 @@ static void print_table(const comparison *c)
             printf("\n");
             continue;
         }
-        printf("  %-12s %-17s %9s %9s %9s %9s %9s", r->name, r->mesh, report_si(sent, 16, (double)r->sent_max),
+        printf("  ");
+        report_cell(r->name, 2, 12);
+        printf(" ");
+        report_cell(r->mesh, 15, 17);
+        printf(" %9s %9s %9s %9s %9s", report_si(sent, 16, (double)r->sent_max),
                report_si(mean, 16, (double)r->total / r->ranks), report_si(total, 16, (double)r->total),
                r->memory_bytes > 0 ? report_si(memory, 16, (double)r->memory_bytes) : "-",
                report_seconds(time, 16, r->time_s));

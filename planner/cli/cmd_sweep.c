@@ -254,10 +254,11 @@ static void print_table(const sweep *s)
         if (s->dim[0] == '\0') {
             snprintf(gain, sizeof gain, "%8.0f %%", efficiency(s, r) * 100);
         }
-        printf("  %6d %-12s %-24s %9s %12s %9s %9s%s%s\n", r->ranks, r->size, r->mesh,
-               report_seconds(time, 16, r->time_s), report_seconds(all, 16, r->time_s * r->ranks),
-               report_si(sent, 16, (double)r->sent_max), report_si(memory, 16, (double)r->memory_bytes),
-               gain[0] != '\0' ? " " : "", gain);
+        printf("  %6d %-12s ", r->ranks, r->size);
+        report_cell(r->mesh, 22, 24);
+        printf(" %9s %12s %9s %9s%s%s\n", report_seconds(time, 16, r->time_s),
+               report_seconds(all, 16, r->time_s * r->ranks), report_si(sent, 16, (double)r->sent_max),
+               report_si(memory, 16, (double)r->memory_bytes), gain[0] != '\0' ? " " : "", gain);
     }
     const int at = knee(s);
     if (at >= 0) {

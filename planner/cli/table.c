@@ -241,5 +241,6 @@ const char cli_overview[] =
     "  topo       what this host consists of, and the machine that is like it\n"
     "  presets    models and machines that are known by name\n"
     "  import     the model file of a diffusers config.json\n"
+    "\nheddle help man, heddle help bash, heddle help zsh: the manual page, and what these shells complete\n"
     "\nexit codes: 0 done, 1 failed while running, 2 bad input, 3 infeasible, 5 mismatch,\n"
     "            77 no such device here (--device)\n";

@@ -46,6 +46,13 @@ int report_wrap(FILE *to, const char *text, int at, int indent, int width)
     return at;
 }
 
+void report_cell(const char *text, int at, int width)
+{
+    if (printf("%-*s", width, text) > width) {
+        printf("\n%*s", at + width, "");
+    }
+}
+
 const char *report_si(char *out, size_t out_bytes, double bytes)
 {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};

@@ -16,6 +16,9 @@ enum { REPORT_COLUMNS = 100 };
  * indented. No newline ends the last; returns its column. */
 int report_wrap(FILE *to, const char *text, int at, int indent, int width);
 
+/* `text` in a column of a table, which begins at `at`; behind a longer one the row goes on in the next line. */
+void report_cell(const char *text, int at, int width);
+
 /* "" or "s" behind a counted word. */
 static inline const char *report_s(long long count)
 {

@@ -153,6 +153,14 @@ for shown in "plan hunyuanvideo -n 16" "explain hunyuanvideo -n 16" "compare hun
         failed=1
     }
 done
+for shown in "compare axial-3d -n 16 --baseline best" "compare axial-3d -n 64 --baseline best" "sweep stdit3-xl2 -n 64"; do
+    # shellcheck disable=SC2086
+    "$HEDDLE" $shown --machine 8x8xh100-nvlink+ib400 >"$folder/out" || failed=1
+    awk 'length($0) > 100 { print; bad = 1 } END { exit bad }' "$folder/out" || {
+        echo "FAILED $shown: a mesh of many axes, more than 100 columns"
+        failed=1
+    }
+done
 "$HEDDLE" plan stdit3-xl2 --mesh sp=8 $two --json >"$folder/a.json" || failed=1
 "$HEDDLE" plan stdit3-xl2 --mesh sp=8 $two --objective bytes --method '*=ring' -o "$folder/b.json" >/dev/null || failed=1
 says "diff" 0 "of 168 stages differ" diff "$folder/a.json" "$folder/b.json"
