@@ -4,8 +4,8 @@
 
 #include "kernels/cuda/rows.h"
 
-/* Lanes beside one another that share a vector, piece by piece in turn; vectors that a block has at a time; and the
- * most pieces that a lane gets. More lanes would have nothing to do at the end of most vectors. */
+/* Lanes beside one another that share a vector, piece by piece in turn; units of vectors that a block has at a time;
+ * and the most pieces that a lane gets. More lanes would have nothing to do at the end of most vectors. */
 enum { HD_HEADS_LANES = 4, HD_HEADS_OF_BLOCK = HD_ROWS_THREADS / HD_HEADS_LANES, HD_HEADS_MOST_PIECES = 8 };
 
 HD_DEV int hd_heads_pieces(heddle_dtype dtype)
@@ -13,10 +13,16 @@ HD_DEV int hd_heads_pieces(heddle_dtype dtype)
     return HD_DEVICE_MOST_WIDTH / HD_HEADS_LANES / hd_piece_elems(dtype);
 }
 
+/* Elements from one piece of a lane to its next one. */
+HD_DEV int hd_heads_step(heddle_dtype dtype)
+{
+    return HD_HEADS_LANES * hd_piece_elems(dtype);
+}
+
 typedef struct hd_heads_args {
-    uint32_t vectors; /* of a set */
-    int32_t d;
-    hd_divisor heads, inner, extent;
+    uint32_t units; /* of a set: vectors beside one another of a row, as many as lanes have together */
+    int32_t d, heads;
+    hd_divisor of_row, inner, extent; /* units of a row */
     int64_t row_stride;
     const float *weight[2], *cos_sin; /* of each set */
     int64_t second_at;
@@ -33,6 +39,12 @@ typedef struct hd_heads_set {
     const float *weight;
 } hd_heads_set;
 
+/* Of this lane's first piece. */
+HD_DEV int32_t hd_heads_first(heddle_dtype dtype)
+{
+    return (int32_t)(HD_LANE % HD_HEADS_LANES) * hd_piece_elems(dtype);
+}
+
 HD_DEV hd_heads_set hd_heads_set_of(const hd_heads_args *of)
 {
     hd_heads_set set;
@@ -43,53 +55,45 @@ HD_DEV hd_heads_set hd_heads_set_of(const hd_heads_args *of)
     return set;
 }
 
-/* Where vector n, which is of that row, begins, in elements. */
-HD_DEV int64_t hd_heads_at(const hd_heads_args *of, uint32_t row, uint32_t n)
-{
-    return (int64_t)row * of->row_stride + (int64_t)(n - row * of->heads.d) * of->d;
-}
-
 HD_DEV uint32_t hd_heads_position(const hd_heads_args *of, uint32_t row)
 {
     const uint32_t at = hd_divide(&of->inner, row);
     return at - hd_divide(&of->extent, at) * of->extent.d;
 }
 
+/* All from this lane's first piece of the unit's first vector on: its next one lies hd_heads_step elements farther. */
 typedef struct hd_heads_place {
-    int64_t begin; /* of the vector, bytes */
+    int64_t begin; /* bytes */
     int64_t row;
-    uint32_t position; /* by whose angles it turns */
-    int32_t d;         /* its elements; 0: it is not there */
+    const float *angles; /* by which it turns; NULL: by none */
+    int32_t left;        /* elements of the vector; 0, or less: there are none */
+    int32_t vectors;     /* that are left in the row */
 } hd_heads_place;
 
-HD_DEV hd_heads_place hd_heads_place_of(const hd_heads_args *of, const hd_heads_set *set, uint32_t n,
+HD_DEV hd_heads_place hd_heads_place_of(const hd_heads_args *of, const hd_heads_set *set, uint32_t unit, int together,
                                         heddle_dtype dtype)
 {
-    const uint32_t row = hd_divide(&of->heads, n);
+    const uint32_t row = hd_divide(&of->of_row, unit);
+    const int32_t head = (int32_t)(unit - row * of->of_row.d) * together, first = hd_heads_first(dtype);
     hd_heads_place p;
     p.row = row;
-    p.begin = (set->at + hd_heads_at(of, row, n)) * hd_elem_bytes(dtype);
-    p.position = of->cos_sin != 0 ? hd_heads_position(of, row) : 0;
-    p.d = n < of->vectors ? of->d : 0;
+    p.begin = (set->at + row * of->row_stride + (int64_t)head * of->d + first) * hd_elem_bytes(dtype);
+    p.angles = of->cos_sin != 0 ? of->cos_sin + (int64_t)hd_heads_position(of, row) * of->d + first : 0;
+    p.left = unit < of->units ? of->d - first : 0;
+    p.vectors = of->heads - head;
     return p;
 }
 
-/* Where piece m of this lane begins. */
-HD_DEV int32_t hd_heads_piece_at(int m, heddle_dtype dtype)
-{
-    return ((int32_t)(HD_LANE % HD_HEADS_LANES) + m * HD_HEADS_LANES) * hd_piece_elems(dtype);
-}
-
-HD_DEV void hd_heads_take(hd_lane_piece *out, const char *all, const hd_heads_place *place, heddle_dtype dtype,
-                          int is_whole)
+/* Pieces of the vector that begins there for this lane. */
+HD_DEV void hd_heads_take(hd_lane_piece *out, const char *begin, int32_t left, heddle_dtype dtype, int is_whole)
 {
     HD_UNROLL
     for (int m = 0; m < hd_heads_pieces(dtype); m++) {
-        const int32_t at = hd_heads_piece_at(m, dtype);
-        if (at < place->d && is_whole) {
-            out[m].whole = hd_load_near_16(all + place->begin + (int64_t)at * hd_elem_bytes(dtype));
-        } else if (at < place->d) {
-            out[m] = hd_piece_load(all + place->begin, at, place->d - at, dtype, 0);
+        const int32_t at = m * hd_heads_step(dtype);
+        if (at < left && is_whole) {
+            out[m].whole = hd_load_near_16(begin + (int64_t)at * hd_elem_bytes(dtype));
+        } else if (at < left) {
+            out[m] = hd_piece_load(begin, at, left - at, dtype, 0);
         }
     }
 }
@@ -108,14 +112,13 @@ HD_DEV float hd_heads_sum(float *of, heddle_dtype dtype)
 }
 
 /* 1 / deviation of a vector from 0. */
-HD_DEV float hd_heads_inverse(const hd_heads_args *of, const hd_lane_piece *x, const hd_heads_place *place,
-                              heddle_dtype dtype)
+HD_DEV float hd_heads_inverse(const hd_heads_args *of, const hd_lane_piece *x, int32_t left, heddle_dtype dtype)
 {
     float squares[HD_HEADS_MOST_PIECES];
     HD_UNROLL
     for (int m = 0; m < hd_heads_pieces(dtype); m++) {
         squares[m] = 0;
-        if (hd_heads_piece_at(m, dtype) < place->d) {
+        if (m * hd_heads_step(dtype) < left) {
             HD_UNROLL
             for (int i = 0; i < hd_piece_elems(dtype); i++) {
                 const float value = hd_piece_get(&x[m], i, dtype);
@@ -126,15 +129,12 @@ HD_DEV float hd_heads_inverse(const hd_heads_args *of, const hd_lane_piece *x, c
     return hd_rsqrt(hd_fma(hd_heads_sum(squares, dtype), of->inverse_d, HD_ROWS_EPSILON));
 }
 
-/* Pairs by the angles of a position, or back (sign -1). */
-HD_DEV void hd_heads_turn(float *value, const hd_heads_args *of, uint32_t position, int32_t at, int per, int is_whole,
-                          float sign)
+/* Pairs by their angles, or back. */
+HD_DEV void hd_heads_turn(float *value, const float *turn, int per, int is_back)
 {
-    float turn[HD_PIECE_MOST];
-    hd_floats_load(turn, of->cos_sin + (int64_t)position * of->d + at, of->d - at, per, is_whole);
     HD_UNROLL
     for (int i = 0; i < per; i += 2) {
-        const float a = value[i], b = value[i + 1], c = turn[i], s = hd_mul(sign, turn[i + 1]);
+        const float a = value[i], b = value[i + 1], c = turn[i], s = is_back ? -turn[i + 1] : turn[i + 1];
         value[i] = hd_fma(a, c, -hd_mul(b, s));
         value[i + 1] = hd_fma(a, s, hd_mul(b, c));
     }
@@ -149,19 +149,25 @@ static inline int hd_heads_are_right(const hd_device_heads *of)
             (of->inner >= 1 && of->inner <= INT32_MAX && of->extent >= 1 && of->extent <= INT32_MAX));
 }
 
-/* Blocks that each have as many vectors as they have room for, of a set. */
-static inline unsigned hd_heads_blocks(const hd_device_heads *of)
+static inline int64_t hd_heads_units(const hd_device_heads *of, int together)
 {
-    return (unsigned)((of->rows * of->heads + HD_HEADS_OF_BLOCK - 1) / HD_HEADS_OF_BLOCK);
+    return of->rows * ((of->heads + together - 1) / together);
 }
 
-static inline hd_heads_args hd_heads_of(const hd_device_heads *of, const void *x, unsigned blocks)
+/* Blocks that each have as many units as they have room for, of a set. */
+static inline unsigned hd_heads_blocks(const hd_device_heads *of, int together)
+{
+    return (unsigned)((hd_heads_units(of, together) + HD_HEADS_OF_BLOCK - 1) / HD_HEADS_OF_BLOCK);
+}
+
+static inline hd_heads_args hd_heads_of(const hd_device_heads *of, const void *x, int together, unsigned blocks)
 {
     const int64_t per = of->dtype == HEDDLE_F32 ? 4 : 8;
     hd_heads_args a;
-    a.vectors = (uint32_t)(of->rows * of->heads);
+    a.units = (uint32_t)hd_heads_units(of, together);
     a.d = (int32_t)of->d;
-    a.heads = hd_divisor_of(of->heads);
+    a.heads = (int32_t)of->heads;
+    a.of_row = hd_divisor_of((of->heads + together - 1) / together);
     a.inner = hd_divisor_of(of->cos_sin != NULL ? of->inner : 1);
     a.extent = hd_divisor_of(of->cos_sin != NULL ? of->extent : 1);
     a.row_stride = of->row_stride;

@@ -25,51 +25,56 @@ typedef struct rotate_back_lane {
 typedef float rotate_back_sums[HD_HEADS_MOST_PIECES][HD_PIECE_MOST];
 
 /* dy of a piece as it was before the turn. */
-HD_DEV void turned_back(float *g, const rotate_back_args *a, const hd_heads_place *place, const hd_lane_piece *dy,
-                        int32_t at, heddle_dtype dtype, int is_whole)
+HD_DEV void turned_back(float *g, const hd_heads_place *place, const hd_lane_piece *dy, int32_t at, heddle_dtype dtype,
+                        int is_whole)
 {
     const int per = hd_piece_elems(dtype);
     HD_UNROLL
     for (int i = 0; i < per; i++) {
         g[i] = hd_piece_get(dy, i, dtype);
     }
-    if (a->of.cos_sin != 0) {
-        hd_heads_turn(g, &a->of, place->position, at, per, is_whole, -1);
+    if (place->angles != 0) {
+        float turn[HD_PIECE_MOST];
+        hd_floats_load(turn, place->angles + at, place->left - at, per, is_whole);
+        hd_heads_turn(g, turn, per, 1);
     }
 }
 
-/* n = x / rms, dweight += dy n, dx = (dy w - n mean(dy w n)) / rms. What a second pass makes again takes no
- * registers. */
+/* n = x / rms, dweight += dy n, dx = (dy w - n mean(dy w n)) / rms. */
 HD_DEV void normed_back(const rotate_back_args *a, const float *weights, const hd_heads_place *place,
                         const rotate_back_lane *lane, rotate_back_sums dweight, heddle_dtype dtype, int is_whole)
 {
     const int per = hd_piece_elems(dtype);
-    const float inverse = hd_heads_inverse(&a->of, lane->x, place, dtype);
-    float along[HD_HEADS_MOST_PIECES] = {0}, mean = 0;
+    const float inverse = hd_heads_inverse(&a->of, lane->x, place->left, dtype);
+    float along[HD_HEADS_MOST_PIECES] = {0};
+    rotate_back_sums g;
     HD_UNROLL
-    for (int second = 0; second < 2; second++) {
-        HD_UNROLL
-        for (int m = 0; m < hd_heads_pieces(dtype); m++) {
-            const int32_t at = hd_heads_piece_at(m, dtype);
-            if (at < place->d) {
-                float g[HD_PIECE_MOST], weight[HD_PIECE_MOST];
-                turned_back(g, a, place, &lane->dy[m], at, dtype, is_whole);
-                hd_floats_load(weight, weights + at, place->d - at, per, is_whole);
-                HD_UNROLL
-                for (int i = 0; i < per; i++) {
-                    const float n = hd_mul(hd_piece_get(&lane->x[m], i, dtype), inverse);
-                    dweight[m][i] = second ? dweight[m][i] : hd_fma(g[i], n, dweight[m][i]);
-                    g[i] = hd_mul(g[i], weight[i]);
-                    along[m] = hd_fma(g[i], n, along[m]);
-                    g[i] = hd_mul(hd_fma(-n, mean, g[i]), inverse);
-                }
-                if (second) {
-                    hd_values_store(a->dy + place->begin, g, at, place->d - at, per, dtype, is_whole);
-                }
+    for (int m = 0; m < hd_heads_pieces(dtype); m++) {
+        const int32_t at = m * hd_heads_step(dtype);
+        if (at < place->left) {
+            float weight[HD_PIECE_MOST];
+            turned_back(g[m], place, &lane->dy[m], at, dtype, is_whole);
+            hd_floats_load(weight, weights + at, place->left - at, per, is_whole);
+            HD_UNROLL
+            for (int i = 0; i < per; i++) {
+                const float n = hd_mul(hd_piece_get(&lane->x[m], i, dtype), inverse);
+                dweight[m][i] = hd_fma(g[m][i], n, dweight[m][i]);
+                g[m][i] = hd_mul(g[m][i], weight[i]);
+                along[m] = hd_fma(g[m][i], n, along[m]);
             }
         }
-        if (!second) {
-            mean = hd_mul(hd_heads_sum(along, dtype), a->of.inverse_d);
+    }
+    const float mean = hd_mul(hd_heads_sum(along, dtype), a->of.inverse_d);
+    HD_UNROLL
+    for (int m = 0; m < hd_heads_pieces(dtype); m++) {
+        const int32_t at = m * hd_heads_step(dtype);
+        if (at < place->left) {
+            HD_UNROLL
+            for (int i = 0; i < per; i++) {
+                const float n = hd_mul(hd_piece_get(&lane->x[m], i, dtype), inverse);
+                g[m][i] = hd_mul(hd_fma(-n, mean, g[m][i]), inverse);
+            }
+            hd_values_store(a->dy + place->begin, g[m], at, place->left - at, per, dtype, is_whole);
         }
     }
 }
@@ -80,11 +85,11 @@ HD_DEV void rotated_back(const rotate_back_args *a, const hd_heads_place *place,
 {
     HD_UNROLL
     for (int m = 0; m < hd_heads_pieces(dtype); m++) {
-        const int32_t at = hd_heads_piece_at(m, dtype);
-        if (at < place->d) {
+        const int32_t at = m * hd_heads_step(dtype);
+        if (at < place->left) {
             float g[HD_PIECE_MOST];
-            turned_back(g, a, place, &lane->dy[m], at, dtype, is_whole);
-            hd_values_store(a->dy + place->begin, g, at, place->d - at, hd_piece_elems(dtype), dtype, is_whole);
+            turned_back(g, place, &lane->dy[m], at, dtype, is_whole);
+            hd_values_store(a->dy + place->begin, g, at, place->left - at, hd_piece_elems(dtype), dtype, is_whole);
         }
     }
 }
@@ -104,7 +109,7 @@ HD_DEV void store_part(const rotate_back_args *a, const hd_heads_set *set, rotat
                 sum = sum + hd_shuffle_xor(sum, mask);
             }
             if (HD_LANE < HD_HEADS_LANES) {
-                memory->sum[HD_WARP][hd_heads_piece_at(m, dtype) + i] = sum;
+                memory->sum[HD_WARP][hd_heads_first(dtype) + m * hd_heads_step(dtype) + i] = sum;
             }
         }
     }
@@ -124,13 +129,13 @@ HD_DEV void heads_back(const rotate_back_args *a, heddle_dtype dtype, int is_who
     const uint32_t step = a->of.blocks * HD_HEADS_OF_BLOCK;
     rotate_back_sums dweight = {{0}};
     /* as many turns for all of a block: the lanes of a warp come to its sums together */
-    for (uint32_t first = set.block * HD_HEADS_OF_BLOCK; first < a->of.vectors; first += step) {
-        const hd_heads_place place = hd_heads_place_of(&a->of, &set, first + HD_THREAD / HD_HEADS_LANES, dtype);
+    for (uint32_t first = set.block * HD_HEADS_OF_BLOCK; first < a->of.units; first += step) {
+        const hd_heads_place place = hd_heads_place_of(&a->of, &set, first + HD_THREAD / HD_HEADS_LANES, 1, dtype);
         rotate_back_lane lane;
-        hd_heads_take(lane.dy, a->dy, &place, dtype, is_whole);
+        hd_heads_take(lane.dy, a->dy + place.begin, place.left, dtype, is_whole);
         if (set.weight != 0) {
-            hd_heads_take(lane.x, a->src, &place, dtype, is_whole);
-            normed_back(a, set.weight, &place, &lane, dweight, dtype, is_whole);
+            hd_heads_take(lane.x, a->src + place.begin, place.left, dtype, is_whole);
+            normed_back(a, set.weight + hd_heads_first(dtype), &place, &lane, dweight, dtype, is_whole);
         } else {
             rotated_back(a, &place, &lane, dtype, is_whole);
         }
@@ -149,7 +154,7 @@ HD_ROWS_KERNELS(ROTATE_BACK_KERNEL, norm_rotate_back)
 
 static unsigned parts_of(const hd_device_heads *of)
 {
-    const unsigned blocks = hd_heads_blocks(of);
+    const unsigned blocks = hd_heads_blocks(of, 1);
     return blocks < MOST_PARTS ? blocks : (unsigned)MOST_PARTS;
 }
 
@@ -161,7 +166,7 @@ size_t hd_heads_back_bytes(const hd_device_heads *of)
 
 static int back_stage(const hd_device_heads *of, void *dy, const void *src, void *scratch, void *stream)
 {
-    rotate_back_args a = {hd_heads_of(of, dy, parts_of(of)), (char *)dy, (const char *)src, (float *)scratch,
+    rotate_back_args a = {hd_heads_of(of, dy, 1, parts_of(of)), (char *)dy, (const char *)src, (float *)scratch,
                           (int64_t)hd_heads_sets(of)};
     a.of.is_whole = a.of.is_whole && hd_is_aligned(src);
     HD_ROWS_LAUNCH_OF(norm_rotate_back, of->dtype, hd_heads_sets(of) * parts_of(of), &a, stream);

@@ -25,6 +25,7 @@ else:
     LATENCY = (16, 1024)
 C, MLP = HEADS * D, 4 * HEADS * D
 LAYERS = {"qkv": (3 * C, C), "proj": (C, C), "fc1": (MLP, C), "fc2": (C, MLP), "kv": (2 * C, C)}  # n, k
+PARTS = 4096  # of sums for the weights of heads' norms, at most
 WITHIN = 0.02  # of what is largest: a few roundings to bf16
 
 
@@ -45,6 +46,15 @@ def modulated(x, vector, first):
     return (normed * (1 + vector[:, first + 1, None]) + vector[:, first, None]).to(x.dtype)
 
 
+def turned(x, weights, turns):
+    """q and k of rows [b t s], normed with weights [2, D], turned by the angles of t, [T, D / 2] of cos and sin."""
+    heads = x.float().reshape(-1, T, S, 2, HEADS, D)
+    heads = heads * torch.rsqrt(heads.pow(2).mean(-1, keepdim=True) + 1e-6) * weights.view(2, 1, D)
+    cos, sin = turns.view(T, 1, 1, 1, D // 2, 2).unbind(-1)
+    even, odd = heads.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).reshape(x.shape)
+
+
 def rows(probe):
     """Bytes a second, as a part of those of the device's copy."""
     count, each = B * T * S, T * S
@@ -53,6 +63,8 @@ def rows(probe):
     turns = torch.randn(T, D, device=DEVICE, dtype=torch.float32)
     ours = {name: There(probe, tensor) for name, tensor in dict(
         x=x.clone(), to=torch.zeros_like(x), vector=vector, wide=wide, y=y, dy=random(count, C), turns=turns,
+        weights=1 + random(2, D, dtype=torch.float32, scale=0.1), dwide=random(count, 3 * C),
+        sums=torch.zeros(2, D, device=DEVICE), parts=torch.zeros(PARTS, 2, D, device=DEVICE),
         hidden=random(count, MLP), stats=torch.zeros(count, 2, device=DEVICE)).items()}
     at = ours.__getitem__
     shape = (BF16, count, C, each)
@@ -60,11 +72,20 @@ def rows(probe):
     check("norm_modulate", at("to").read(), modulated(x, vector, 0), WITHIN)
     probe("gate_residual", *shape, at("x"), at("y"), F32, at("vector"), STREAM)
     check("gate_residual", at("x").read(), x.float() + vector[:, 2, None] * y.view(x.shape), WITHIN)
+    q_and_k = (BF16, count, HEADS, D, S, T)
+    probe("rotate", *q_and_k, at("wide"), at("weights"), at("turns"), STREAM)
+    check("norm_rotate", at("wide").read()[:, :2 * C], turned(wide[:, :2 * C], at("weights").read(), turns), WITHIN)
     size = x.numel() * 2
     works = {  # bytes read and written, in sizes
         "norm_modulate": (2, lambda i: probe("norm_modulate", *shape, at("to"), at("x"), at("vector"), STREAM)),
         "gate_residual": (4, lambda i: probe("gate_residual", *shape, at("x"), at("y"), F32, at("vector"), STREAM)),
-        "rotate": (4, lambda i: probe("rotate", BF16, count, HEADS, D, S, T, at("wide"), at("turns"), STREAM)),
+        "rotate": (4, lambda i: probe("rotate", *q_and_k, at("wide"), None, at("turns"), STREAM)),
+        "norm of heads": (4, lambda i: probe("rotate", *q_and_k, at("wide"), at("weights"), None, STREAM)),
+        "norm of heads, rotate": (4, lambda i: probe("rotate", *q_and_k, at("wide"), at("weights"), at("turns"),
+                                                     STREAM)),
+        "norm of heads, rotate, back": (6, lambda i: probe(
+            "rotate_back", *q_and_k, at("dwide"), at("wide"), at("weights"), at("turns"), at("sums"), at("parts"),
+            at("parts").nbytes, STREAM)),
         "gelu": (8, lambda i: probe("gelu", BF16, count * MLP, at("hidden"), at("hidden"), STREAM)),
         "norm_back": (4, lambda i: probe("norm_back", *shape, at("to"), at("x"), at("dy"), at("vector"), at("stats"),
                                          STREAM)),

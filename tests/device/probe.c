@@ -130,19 +130,41 @@ PROBE int probe_gelu(int dtype, int64_t elems, void *dst, const void *src, heddl
     LAUNCH(gelu, dst, (heddle_dtype)dtype, src, (heddle_dtype)dtype, elems, stream);
 }
 
-/* q and k of rows of qkv, in place: row r is at position r / inner % extent. */
-PROBE int probe_rotate(int dtype, int64_t rows, int64_t heads, int64_t d, int64_t inner, int64_t extent, void *qkv,
-                       const float *cos_sin, heddle_stream stream)
+/* q and k of rows of qkv, in place: row r is at position r / inner % extent. weights: [2][d] of norms, or NULL. */
+static hd_device_heads heads_of(int dtype, int64_t rows, int64_t heads, int64_t d, int64_t inner, int64_t extent,
+                                const float *weights, const float *cos_sin)
 {
-    const hd_device_heads of = {.dtype = (heddle_dtype)dtype,
-                                .rows = rows,
-                                .heads = 2 * heads,
-                                .d = d,
-                                .row_stride = 3 * heads * d,
-                                .cos_sin = cos_sin,
-                                .inner = inner,
-                                .extent = extent};
+    return (hd_device_heads){.dtype = (heddle_dtype)dtype,
+                             .rows = rows,
+                             .heads = weights != NULL ? heads : 2 * heads,
+                             .d = d,
+                             .row_stride = 3 * heads * d,
+                             .weight = weights,
+                             .cos_sin = cos_sin,
+                             .inner = inner,
+                             .extent = extent,
+                             .second_at = weights != NULL ? heads * d : 0,
+                             .second_weight = weights != NULL ? weights + d : NULL};
+}
+
+PROBE int probe_rotate(int dtype, int64_t rows, int64_t heads, int64_t d, int64_t inner, int64_t extent, void *qkv,
+                       const float *weights, const float *cos_sin, heddle_stream stream)
+{
+    const hd_device_heads of = heads_of(dtype, rows, heads, d, inner, extent, weights, cos_sin);
     LAUNCH(norm_rotate, &of, qkv, qkv, stream);
+}
+
+/* Their gradients in dqkv, and those of the weights. */
+PROBE int probe_rotate_back(int dtype, int64_t rows, int64_t heads, int64_t d, int64_t inner, int64_t extent,
+                            void *dqkv, const void *qkv, const float *weights, const float *cos_sin, float *dweights,
+                            void *scratch, int64_t scratch_bytes, heddle_stream stream)
+{
+    const hd_device_heads of = heads_of(dtype, rows, heads, d, inner, extent, weights, cos_sin);
+    float *const sums[2] = {dweights, dweights + d};
+    if (kernels->norm_rotate_back_bytes(&of) > (size_t)scratch_bytes) {
+        return HEDDLE_ERR_ARG;
+    }
+    LAUNCH(norm_rotate_back, &of, dqkv, qkv, sums, scratch, stream);
 }
 
 /* --- products ----------------------------------------------------------------------------------------------------- */

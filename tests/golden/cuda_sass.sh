@@ -62,6 +62,15 @@ done
 for kernel in $(awk '{ print $1 }' "$work/products" | sort -u); do
     [ "$(count products $kernel '^STG.*[.]128')" = 24 ] || fail "$kernel does not store 8 rows by 16 bytes, of either type"
 done
+# Two heads of a row have their weights and angles loaded once, 4 pieces of 2 x 16 bytes each, with both, with one and with
+# the other of them; their gradients have them loaded once, too, though they go through a head twice.
+for kernel in norm_rotate_bf16 norm_rotate_f16; do
+    [ "$(count heads $kernel '^LDG.*[.]128$')" = 24 ] && [ "$(count heads $kernel '^STG.*[.]128')" = 24 ] &&
+        [ "$(count heads $kernel '^LDG.*[.]128.*CONSTANT')" = 32 ] || fail "$kernel does not load what two heads share once"
+done
+for kernel in norm_rotate_back_bf16 norm_rotate_back_f16; do
+    [ "$(count heads_back $kernel '^LDG.*[.]128.*CONSTANT')" = 24 ] || fail "$kernel loads weights or angles twice"
+done
 for source in move sum; do
     ! grep -E ' (CALL|MUFU)' "$work/$source" | head -3 | grep . || fail "$source.cu divides, or calls something that does"
 done
