@@ -23,7 +23,7 @@ void hd_sim_count_call(const char *name)
 {
     struct count *all = own();
     int at = 0;
-    while (all != NULL && all[at].name != NULL && strcmp(all[at].name, name) != 0) {
+    while (all != NULL && all[at].name != NULL && !hd_sim_is_same(all[at].name, name)) {
         at++;
     }
     if (at == MOST_NAMES - 1) {

@@ -2,7 +2,6 @@
 #include "sim.h"
 
 #include <sys/mman.h>
-#include <time.h>
 
 #ifdef HD_SIM_ASAN
 #include <sanitizer/common_interface_defs.h>
@@ -60,7 +59,7 @@ enum { SETS = 1 };
 /* Of a stream's thread. */
 typedef struct engine {
     fibre fibre[SETS][MAX_THREADS];
-    int nfibres;
+    int nfibres[SETS];
     fibre *now;
     void *home, *home_kept, *home_detector;
     const void *home_bottom;
@@ -71,8 +70,7 @@ typedef struct engine {
     char begin, end;              /* edges */
     fibre *set;                   /* of the present block */
     unsigned block, shift, rests; /* turns in which all napped */
-    char
-        *barrier; /* edge of the present block, then those of its warps: new ones, or the detector would order blocks */
+    char *barrier; /* edge of the block, then those of its warps: new ones, or the detector would order blocks */
     /* Memory of blocks. Each block of a kernel has its own, or the detector would take one's for another's. */
     char *shared;
     size_t shared_from, shared_used;
@@ -208,13 +206,6 @@ void hd_sim_nap(void)
     go_home();
 }
 
-uint64_t hd_sim_time_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static size_t aligned(size_t bytes)
 {
     return (bytes + 15) / 16 * 16;
@@ -224,7 +215,7 @@ void *hd_sim_shared(const char *file, int line, uint64_t bytes)
 {
     engine *e = my();
     for (int i = 0; i < e->npieces; i++) {
-        if (e->piece[i].line == line && strcmp(e->piece[i].file, file) == 0) {
+        if (e->piece[i].line == line && hd_sim_is_same(e->piece[i].file, file)) {
             return e->piece[i].at;
         }
     }
@@ -268,23 +259,28 @@ static void look_at_own_stack(engine *e)
     LOOK_AT(e->own_stack, e->own_bytes);
 }
 
-static engine *need_engine(unsigned threads)
+static engine *need_engine(void)
 {
     if (mine == NULL) {
         mine = pages(sizeof *mine);
         mine->shared = pages(ALL_SHARED_BYTES);
         look_at_own_stack(mine);
     }
-    for (; mine->nfibres < (int)threads; mine->nfibres++) {
-        for (int set = 0; set < SETS; set++) {
-            fibre *f = &mine->fibre[set][mine->nfibres];
-            f->stack = pages(STACK_BYTES);
-#ifdef HD_SIM_TSAN
-            f->detector = __tsan_create_fiber(0);
-#endif
-        }
-    }
     return mine;
+}
+
+/* Made when a block first needs them: the detector takes a third of a millisecond for one, and longer for all that
+ * follows the more there are. */
+static fibre *need_fibres(engine *e, unsigned set, unsigned threads)
+{
+    for (; e->nfibres[set] < (int)threads; e->nfibres[set]++) {
+        fibre *f = &e->fibre[set][e->nfibres[set]];
+        f->stack = pages(STACK_BYTES);
+#ifdef HD_SIM_TSAN
+        f->detector = __tsan_create_fiber(0);
+#endif
+    }
+    return e->fibre[set];
 }
 
 /* The stack as hd_sim_switch leaves it. */
@@ -344,7 +340,7 @@ static void give_shared(engine *e, unsigned dynamic_bytes)
 static void run_block(engine *e, const hd_sim_op *op, unsigned block, int is_reversed)
 {
     const unsigned threads = op->u.kernel.threads;
-    e->set = e->fibre[(unsigned)__builtin_popcount(block) % SETS]; /* no pattern that lists of blocks have, too */
+    e->set = need_fibres(e, (unsigned)__builtin_popcount(block) % SETS, threads); /* no pattern that lists have, too */
     e->block = block;
     e->shift = (block * 7 + 1) % threads; /* another fibre in every block: nothing is ordered by chance */
     give_shared(e, op->u.kernel.shared_bytes);
@@ -361,8 +357,7 @@ static void run_block(engine *e, const hd_sim_op *op, unsigned block, int is_rev
 
 void hd_sim_run_kernel(hd_sim_op *op)
 {
-    unsigned threads = op->u.kernel.threads;
-    engine *e = need_engine(threads);
+    engine *e = need_engine();
     int has_turn = hd_sim_take_turn();
     e->op = op;
     e->shared_used = 0;
@@ -381,18 +376,22 @@ void hd_sim_run_kernel(hd_sim_op *op)
 
 void hd_sim_end_fibres(void)
 {
-    for (int i = 0; mine != NULL && i < mine->nfibres * SETS; i++) {
+    if (mine == NULL) {
+        return;
+    }
+    for (int i = 0; i < SETS * MAX_THREADS; i++) {
         fibre *f = &mine->fibre[i % SETS][i / SETS];
+        if (i / SETS >= mine->nfibres[i % SETS]) {
+            continue;
+        }
         munmap(f->stack, STACK_BYTES);
 #ifdef HD_SIM_TSAN
         __tsan_destroy_fiber(f->detector);
         hd_sim_lane_ends(&f->lane);
 #endif
     }
-    if (mine != NULL) {
-        LOOK_AWAY(mine->own_stack, mine->own_bytes);
-        munmap(mine->shared, ALL_SHARED_BYTES);
-        munmap(mine, sizeof *mine);
-        mine = NULL;
-    }
+    LOOK_AWAY(mine->own_stack, mine->own_bytes);
+    munmap(mine->shared, ALL_SHARED_BYTES);
+    munmap(mine, sizeof *mine);
+    mine = NULL;
 }

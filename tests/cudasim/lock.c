@@ -74,6 +74,13 @@ void hd_sim_rest(unsigned turns)
     syscall(SYS_nanosleep, &some, NULL); /* ThreadSanitizer looks at every fibre after one of the C library's */
 }
 
+uint64_t hd_sim_time_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 #ifdef HD_SIM_TSAN
 void __tsan_acquire(void *edge);
 void __tsan_release(void *edge);

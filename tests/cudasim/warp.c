@@ -16,7 +16,7 @@ static const char *where(const hd_sim_lane *lane)
 
 static int is_with(const hd_sim_lane *lane, const hd_sim_lane *other)
 {
-    return lane->state == HD_SIM_AT_WARP && (lane->word == other->word || strcmp(lane->word, other->word) == 0);
+    return lane->state == HD_SIM_AT_WARP && hd_sim_is_same(lane->word, other->word);
 }
 
 /* 1: nothing that is still to come brings this lane to where the others are. A barrier opens only when all threads of
