@@ -102,7 +102,7 @@ typedef struct parts_args {
 } parts_args;
 
 /* A warp has every PARTS_WARPS-th piece of 32 columns, one a lane; the warps' sums are added in their order. */
-enum { PARTS_WARPS = 16, PARTS_AT_ONCE = 8 };
+enum { PARTS_WARPS = HD_CUDA_GROUPS, PARTS_AT_ONCE = 8 };
 
 typedef struct parts_memory {
     float sum[PARTS_WARPS][32];

@@ -4,6 +4,10 @@
 
 #include "kernels/table_device.h"
 
+#ifndef HD_CUDA_GROUPS
+#define HD_CUDA_GROUPS 16 /* of a block whose groups of threads share a sum; the emulator takes fewer */
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -203,7 +203,7 @@ HD_KERNEL(squares_of_pieces, squares_args, a)
     }
 }
 
-enum { SUM_GROUPS = 16 };
+enum { SUM_GROUPS = HD_CUDA_GROUPS };
 
 typedef struct squares_sum_args {
     const int64_t *part;
