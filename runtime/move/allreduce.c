@@ -28,7 +28,10 @@ static heddle_status sum(heddle_comm *comm, void *data, int64_t elems, heddle_dt
         return hd_comm_sum(comm, data, (size_t)elems, dtype, add);
     }
     const hd_device *device = hd_comm_device(comm);
-    HD_TRY(device->library->stream_create(&stream, device->number));
+    st = device->library->stream_create(&stream, device->number);
+    if (st != HEDDLE_OK) { /* the others would wait for this rank */
+        return hd_comm_abort_with(comm, st);
+    }
     st = sum_image(comm, data, elems, dtype, add, stream);
     device->library->stream_destroy(stream, device->number);
 out:

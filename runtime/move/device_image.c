@@ -25,8 +25,13 @@ out:
     return st == HEDDLE_OK ? st : hd_comm_abort_with(image->comm, st);
 }
 
-heddle_status hd_image_is_wanted(int *is_there, const heddle_comm *comm, const void *array, size_t bytes,
-                                 const char *what)
+/* The others would wait for this rank: they are told, but of what its caller has got wrong. */
+static heddle_status told(heddle_comm *comm, heddle_status st)
+{
+    return st == HEDDLE_OK || st == HEDDLE_ERR_ARG ? st : hd_comm_abort_with(comm, st);
+}
+
+heddle_status hd_image_is_wanted(int *is_there, heddle_comm *comm, const void *array, size_t bytes, const char *what)
 {
     heddle_status st = HEDDLE_OK;
     hd_device *device = hd_comm_device(comm);
@@ -45,7 +50,7 @@ heddle_status hd_image_is_wanted(int *is_there, const heddle_comm *comm, const v
                      hd_comm_rank_name(comm, heddle_comm_rank(comm)), what, device->name);
     }
 out:
-    return st;
+    return told(comm, st);
 }
 
 heddle_status hd_image_need_no_capture(heddle_comm *comm, heddle_stream stream, const char *what, const char *does)
@@ -75,9 +80,9 @@ heddle_status hd_image_open(hd_image *out, heddle_comm *comm, const void *array,
     snprintf(out->line, sizeof out->line, "of %zu bytes", bytes);
     out->copies.names = (hd_enqueued_names){hd_comm_rank_name(comm, heddle_comm_rank(comm)), "copies", what, out->line};
     HD_TRY(hd_image_need_no_capture(comm, stream, what, "blocks"));
-    HD_TRY(heddle_buffer_alloc(&out->host, comm, bytes, HEDDLE_SPACE_HOST));
+    HD_TRY(told(comm, heddle_buffer_alloc(&out->host, comm, bytes, HEDDLE_SPACE_HOST)));
     out->array = (void *)(uintptr_t)array;
-    HD_TRY(hd_enqueued_open(&out->copies, hd_comm_device(comm)));
+    HD_TRY(told(comm, hd_enqueued_open(&out->copies, hd_comm_device(comm))));
     st = reads ? copy(out, out->host, array) : HEDDLE_OK;
 out:
     return st;

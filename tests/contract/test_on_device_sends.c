@@ -262,6 +262,32 @@ out:
     return st;
 }
 
+static heddle_status no_event(void **event, int device)
+{
+    *event = NULL;
+    return heddle_set_error(HEDDLE_ERR_DEVICE, "device cuda:%d has no event left", device);
+}
+
+/* Rank 1 cannot even begin: rank 0, which waits, is told. */
+static heddle_status is_broken(arrays *a)
+{
+    heddle_status st;
+    heddle_comm *comm = a->comm;
+    hd_device *device = hd_comm_device(comm);
+    const heddle_device *const library = device->library;
+    heddle_device fails = *library;
+    const int rank = heddle_comm_rank(comm);
+    fails.event_create = no_event;
+    HD_TRY(heddle_comm_barrier(comm));
+    device->library = rank == 1 ? &fails : library;
+    st = heddle_comm_allreduce_sum(comm, a->there[0], WORDS / 2, HEDDLE_F64);
+    device->library = library;
+    CHECK(st == (rank == 1 ? HEDDLE_ERR_DEVICE : HEDDLE_ERR_PEER) && says("has no event left"));
+    st = HEDDLE_OK;
+out:
+    return st;
+}
+
 typedef heddle_status (*body)(arrays *a);
 
 /* arg: the body. */
@@ -322,4 +348,9 @@ HD_CASE(refused)
 HD_CASE(late)
 {
     on_wires(is_late, 1000 + hd_test_wait_ns(1) / 1000000); /* attaching has it, too */
+}
+
+HD_CASE(told_of_a_device_that_fails)
+{
+    on_wires(is_broken, 60000);
 }
