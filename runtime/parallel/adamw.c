@@ -163,7 +163,10 @@ static heddle_status step(heddle_adamw *adamw, double learning_rate, double clip
         }
     }
 out:
-    return st == HEDDLE_OK ? heddle_bucket_gather(bucket, stream) : hd_bucket_on_end(bucket, stream, st);
+    if (st == HEDDLE_OK) {
+        st = heddle_bucket_gather(bucket, stream);
+    }
+    return st == HEDDLE_OK && bucket->gather != NULL ? st : hd_bucket_on_end(bucket, stream, st);
 }
 
 heddle_status heddle_adamw_step_clipped(heddle_adamw *adamw, double learning_rate, double norm, heddle_stream stream)

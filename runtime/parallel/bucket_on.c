@@ -93,6 +93,7 @@ heddle_status hd_bucket_on_end(heddle_bucket *bucket, heddle_stream stream, hedd
         return st;
     }
     heddle_status ended = device->library->stream_captures(&captures, device->number, stream);
+    ended = ended == HEDDLE_OK && !captures ? hd_enqueued_order(&bucket->used, stream) : ended;
     bucket->on.stays |= captures || ended != HEDDLE_OK;
     ended = ended == HEDDLE_OK && !captures ? hd_enqueued_end(&bucket->used, stream, HEDDLE_OK) : ended;
     return st == HEDDLE_OK ? launched(bucket, ended, 0, "") : hd_sentence_say(&why, st);
@@ -101,12 +102,8 @@ heddle_status hd_bucket_on_end(heddle_bucket *bucket, heddle_stream stream, hedd
 void hd_bucket_on_release(heddle_bucket *bucket, void *memory)
 {
     const hd_sentence why = hd_sentence_keep();
-    if (memory == NULL) {
-        return;
-    }
-    bucket->on.stays = bucket->on.stays ||
-                       !hd_enqueued_has_ended(&bucket->used, hd_comm_deadline_ns(bucket->comm, 0) + HD_DEVICE_GRACE_NS);
-    if (!bucket->on.stays) {
+    const int64_t deadline_ns = hd_comm_deadline_ns(bucket->comm, 0) + HD_DEVICE_GRACE_NS;
+    if (memory != NULL && !bucket->on.stays && hd_enqueued_lets_free(&bucket->used, bucket->device, deadline_ns)) {
         hd_device_release(bucket->device, memory);
     }
     heddle_ignore(hd_sentence_say(&why, HEDDLE_OK));
@@ -119,7 +116,7 @@ static heddle_status sum_by_host(heddle_bucket *bucket, heddle_stream stream)
 {
     heddle_status st;
     hd_image image;
-    HD_TRY(hd_image_open(&image, bucket->comm, bucket->on.squares, sizeof(hd_squares), 1, stream, "a sum of norms"));
+    HD_TRY(hd_image_open(&image, bucket->comm, bucket->on.squares, sizeof(hd_squares), 1, stream, "sum of norms"));
     HD_TRY(heddle_comm_allreduce_sum(bucket->norm_group, image.host, HD_SQUARES_LANES, HEDDLE_I64));
     st = hd_image_write(&image);
 out:

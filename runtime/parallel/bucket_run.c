@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static const char norm_name[] = "the norm of a bucket";
+static const char norm_name[] = "bucket norm";
 
 int64_t hd_bucket_own(const heddle_bucket *bucket, int index, int64_t first, int64_t *lo, int64_t *at)
 {
@@ -98,7 +98,7 @@ heddle_status heddle_bucket_gather(heddle_bucket *bucket, heddle_stream stream)
     }
     bucket->gathers++;
 out:
-    return bucket != NULL ? hd_bucket_on_end(bucket, stream, st) : st; /* an optimiser's step, too */
+    return bucket != NULL && bucket->gather != NULL ? hd_bucket_on_end(bucket, stream, st) : st;
 }
 
 /* Of gradients that lie on a device without kernels, an image of them. */
@@ -140,8 +140,12 @@ static heddle_status device_squares(hd_squares *out, heddle_bucket *bucket, hedd
     const hd_squares *squares = NULL;
     HD_TRY(hd_image_need_no_capture(bucket->comm, stream, norm_name, "blocks"));
     HD_TRY(hd_bucket_on_squares(&squares, bucket, stream));
-    HD_TRY(hd_image_open(&image, bucket->comm, squares, sizeof *squares, 1, stream, norm_name));
-    memcpy(out, image.host, sizeof *out);
+    st = hd_image_open(&image, bucket->comm, squares, sizeof *squares, 1, stream, norm_name);
+    if (st == HEDDLE_OK) {
+        memcpy(out, image.host, sizeof *out);
+    } else { /* what makes the sums may still be under way */
+        st = hd_bucket_on_end(bucket, stream, st);
+    }
 out:
     hd_image_close(&image);
     return st;

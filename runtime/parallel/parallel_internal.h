@@ -42,7 +42,7 @@ typedef struct hd_bucket_on {
     void *scratch;
     double *clip;
     heddle_reshard *sum; /* of squares; NULL: this rank's are all there are, or of too many ranks for it */
-    int stays;           /* memory may be used when nobody waits for it: by a graph, or by what does not end */
+    int stays;           /* memory may be used when nobody waits for it: by a graph, say */
 } hd_bucket_on;
 
 struct heddle_bucket {
@@ -78,7 +78,8 @@ heddle_status hd_bucket_on_make(heddle_bucket *bucket); /* of this rank alone */
 int hd_bucket_on_has_sum(const heddle_bucket *bucket);
 heddle_status hd_bucket_on_make_sum(heddle_bucket *bucket);
 void hd_bucket_on_free(heddle_bucket *bucket);
-/* A call has put all it does into `stream`. st, how that went, is returned. Not on a device nothing is done. */
+/* A call has put all it does into `stream`, which goes on behind the call before. st, how that went, is returned. Not
+ * on a device nothing is done. */
 heddle_status hd_bucket_on_end(heddle_bucket *bucket, heddle_stream stream, heddle_status st);
 /* Waits until what calls have enqueued has ended, and gives memory of the device back. What may be used later stays
  * with the communicator. */

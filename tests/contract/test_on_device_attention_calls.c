@@ -247,3 +247,26 @@ HD_CASE(a_rank_that_does_not_come_is_waited_for_until_the_deadline)
     hd_leaves(held_up);
     run_on(2, "threads", "cuda", HEDDLE_WIRE_PEER, one_stays_away);
 }
+
+/* What an attention has enqueued is waited for until the deadline, and then neither it nor its communicator is held up
+ * by the stream. */
+HD_CASE(a_stream_that_does_not_come_holds_up_nobody)
+{
+    hd_leaves("memory that a stream uses which does not come to its end");
+    skip_on_card("streams stand still on the emulated device");
+    heddle_comm_options options = device_options("cuda:1", HEDDLE_WIRE_PEER);
+    heddle_comm *comm = NULL;
+    device_sim sim;
+    part p;
+    options.deadline_ms = 300;
+    HD_OK(heddle_comm_open(&comm, "self", &options));
+    HD_OK(device_sim_get(&sim));
+    HD_OK(set_up(&p, comm, HEDDLE_ATTENTION_ULYSSES));
+    sim.hold(p.stream);
+    HD_OK(both_ways(&p));
+    const int64_t start_ns = hd_now_ns();
+    heddle_attention_destroy(p.object);
+    heddle_comm_destroy(comm);
+    assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(8));
+    sim.release();
+}

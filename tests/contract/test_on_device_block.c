@@ -1,5 +1,6 @@
 /* Stages that compute on a device, forward: against the f64 model that judges the CPU's; and a row's bits. */
 #include "block_on_device.h"
+#include "time_limit.h"
 
 /* As those of the CPU's blocks (docs/blocks.md): f32, or a few roundings to the type on the way. */
 static double tolerance(heddle_dtype dtype)
@@ -114,4 +115,31 @@ HD_CASE(a_row_has_its_bits_in_any_box)
         check_rows(comm, &options, hd_rounds(20));
     }
     heddle_comm_destroy(comm);
+}
+
+/* What a block has enqueued is waited for until the deadline, and then neither it nor its communicator is held up by
+ * the stream. */
+HD_CASE(a_stream_that_does_not_come_holds_up_nobody)
+{
+    hd_leaves("memory that a stream uses which does not come to its end");
+    const heddle_block_options options = small_options(HEDDLE_STAGE_MLP, HEDDLE_F32);
+    const heddle_box box = whole_box(&options.shape);
+    heddle_comm_options rank = device_options("cuda:1", HEDDLE_WIRE_HOST);
+    heddle_comm *comm = NULL;
+    heddle_stream stream = HEDDLE_NO_STREAM;
+    device_sim sim;
+    there t;
+    rank.deadline_ms = 300;
+    HD_OK(heddle_comm_open(&comm, "self", &rank));
+    HD_OK(device_sim_get(&sim));
+    HD_OK(hd_comm_device(comm)->library->stream_create(&stream, heddle_comm_device(comm)));
+    there_open(&t, comm, &options);
+    const heddle_tensor x = there_tensor(&t, placed_on(comm, t.p.x, (size_t)t.p.elems * sizeof(float)), &box);
+    sim.hold(stream);
+    HD_OK(heddle_block_forward(t.p.block, &x, &box, &t.conditioning, stream));
+    const int64_t start_ns = hd_now_ns();
+    there_close(&t);
+    heddle_comm_destroy(comm);
+    assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(8));
+    sim.release();
 }

@@ -1,6 +1,7 @@
 /* Gradients on a device, by every wire: summed over an axis, whole or in blocks, and what a bucket does besides. */
 #include "nccl_sim.h"
 #include "runtime/parallel/parallel_internal.h"
+#include "time_limit.h"
 
 #include <heddle/train/bucket.h>
 #include <math.h>
@@ -251,6 +252,43 @@ out:
     heddle_bucket_destroy(bucket[1]);
     tear_down(&j);
     return st;
+}
+
+/* --- a stream that does not come ---------------------------------------------------------------------------------- */
+
+/* A norm that was too late is still under way: its memory is not freed, for which the device would wait. */
+static heddle_status norm_is_late(bucket_job *j)
+{
+    heddle_status st;
+    heddle_bucket *bucket = NULL;
+    device_sim sim = {0};
+    double found = 0;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(make_on(&bucket, j, "[sp=1]", 0, 0, -1));
+    HD_TRY(fill(j));
+    sim.hold(j->stream);
+    CHECK(heddle_bucket_norm(&found, bucket, j->stream) == HEDDLE_ERR_TIMEOUT);
+    CHECK(says("did not come to the copies of a bucket norm before the deadline; bucket norm of "));
+    const int64_t start_ns = hd_now_ns(), bytes = sim.device_bytes();
+    heddle_bucket_destroy(bucket);
+    bucket = NULL;
+    CHECK(sim.device_bytes() == bytes && hd_now_ns() - start_ns < hd_test_limit_ns(8));
+    st = HEDDLE_OK;
+out:
+    if (sim.release != NULL) {
+        sim.release();
+    }
+    heddle_bucket_destroy(bucket);
+    return st;
+}
+
+HD_CASE(a_norm_that_is_late)
+{
+    hd_leaves("memory that a stream uses which does not come to its end");
+    const body does = norm_is_late;
+    heddle_comm_options options = by_nccl(300);
+    options.wire = HEDDLE_WIRE_PEER;
+    HD_OK(heddle_run_ranks_with(1, "threads", &options, with_parts, (void *)&does));
 }
 
 /* --- a creation that fails on one rank ---------------------------------------------------------------------------- */

@@ -80,6 +80,8 @@ heddle_status hd_on_room_make(hd_on_room **out, heddle_comm *comm);
 void hd_on_room_leave(hd_on_room *room); /* NULL is legal */
 /* The device is through with what its blocks were asked for; 0: it is not known to be. */
 int hd_on_room_is_idle(hd_on_room *room);
+/* The same of memory that is to be freed (hd_enqueued_lets_free); 0 also: graphs have some of it. */
+int hd_on_room_lets_free(hd_on_room *room);
 /* Around what a call enqueues with the workspace: behind what other streams do with it. st: of enqueuing it. */
 heddle_status hd_on_room_begin(int *captures, hd_on_room *room, heddle_stream stream);
 heddle_status hd_on_room_end(hd_on_room *room, int captures, heddle_stream stream, heddle_status st);

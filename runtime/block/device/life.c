@@ -119,7 +119,7 @@ void hd_on_free(struct hd_block_on *on)
     if (on == NULL) {
         return;
     }
-    const int is_idle = on->room != NULL && !on->room->used.is_captured && hd_on_room_is_idle(on->room);
+    const int is_idle = on->room != NULL && hd_on_room_lets_free(on->room);
     for (int i = 0; is_idle && i < HD_BLOCK_PARAMS; i++) {
         hd_device_release(on->device, on->own[i]);
         hd_device_release(on->device, on->gradient[i]);

@@ -26,7 +26,7 @@ out:
 
 void hd_on_keep_free(const struct hd_block_on *on, hd_keep *keep)
 {
-    const int is_idle = !on->room->used.is_captured && hd_on_room_is_idle(on->room);
+    const int is_idle = hd_on_room_lets_free(on->room);
     for (int i = 0; i < HD_KEEPS && is_idle; i++) {
         hd_device_release(on->device, keep->part[i]);
     }
