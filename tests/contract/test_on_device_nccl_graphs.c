@@ -92,7 +92,7 @@ typedef struct ends {
 /* A communicator of the ranks that heddle_run_ranks has started, which the test destroys itself. */
 static heddle_status join(heddle_comm **out, const heddle_comm *launched)
 {
-    heddle_comm_options options = by_nccl(hd_test_limit_ns(DEADLINE_S) / 1000000);
+    heddle_comm_options options = by_nccl(hd_test_wait_ns(DEADLINE_S) / 1000000);
     char key[64];
     snprintf(key, sizeof key, "heddle-test-ends-%d", (int)getpid());
     return heddle_comm_join(out, key, heddle_comm_rank(launched), heddle_comm_size(launched), &options);
