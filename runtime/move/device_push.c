@@ -212,9 +212,7 @@ static void inform(hd_route_info *out, const hd_route *r)
         const hd_push_step *step = &p->step[i];
         lands |= step->lands;
         out->workspace_bytes += step->clear.bytes + step->push.bytes + step->unpack.bytes + step->land.bytes;
-        for (int k = 0; k < p->nranks; k++) {
-            out->bytes_near += k == p->rank ? 0 : step->sent_bytes[k];
-        }
+        out->bytes_near += step->all_bytes - step->sent_bytes[p->rank];
     }
     if (p->news != NULL) {
         out->why = "wire peer, whose streams wait for events of the others' and whose kernels wait for nobody "

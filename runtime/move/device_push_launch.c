@@ -149,9 +149,7 @@ static heddle_status meet(hd_push *p, hd_push_step *step, const void *src, void 
     if (p->news != NULL) {
         return meet_by_events(p, step, &move, stream);
     }
-    if (step->told != at || step->lands) {
-        HD_TRY(tell_where(p, step, at));
-    }
+    HD_TRY(step->told != at || step->lands ? tell_where(p, step, at) : HEDDLE_OK);
     move.meet = &step->meet;
     HD_TRY(launch(p, &move, stream));
     st = step->lands ? hd_device_list_run(&step->land, HD_DEVICE_COPY, at, p->memory + step->slots_at, NULL, stream)
@@ -163,9 +161,7 @@ out:
 static heddle_status enqueue_all(hd_push *p, const void *src, void *dst, heddle_stream stream)
 {
     heddle_status st = HEDDLE_OK;
-    if (p->route->before.is_there) {
-        HD_TRY(hd_route_before(p->route, src, stream));
-    }
+    HD_TRY(p->route->before.is_there ? hd_route_before(p->route, src, stream) : HEDDLE_OK);
     for (int i = 0; i < p->spec->nphases; i++) {
         hd_push_step *step = &p->step[i];
         const hd_route_phase *phase = &p->spec->phase[i];
@@ -180,9 +176,7 @@ static heddle_status enqueue_all(hd_push *p, const void *src, void *dst, heddle_
             HD_TRY(hd_device_list_run(&step->unpack, HD_DEVICE_COPY, to, p->memory, NULL, stream));
         }
     }
-    if (p->route->after.is_there) {
-        st = hd_route_after(p->route, dst, stream);
-    }
+    st = p->route->after.is_there ? hd_route_after(p->route, dst, stream) : HEDDLE_OK;
 out:
     return st;
 }
