@@ -3,7 +3,7 @@
 #include "nccl_sim.h"
 #include "time_limit.h"
 
-enum { RANKS = 2, MODES = 3, DEADLINE_S = 3, LIMIT_S = 8 };
+enum { RANKS = 2, MODES = 3, DEADLINE_S = 4, LIMIT_S = 9 };
 
 /* A first execution in the stream, then at once one that is captured: what is asked of the first one's events, by this
  * thread or by the watch, is not forbidden. */
@@ -84,18 +84,18 @@ HD_CASE(the_watch_harms_no_capture)
 
 typedef struct ends {
     nccl_sim sim;
-    int gives_up; /* rank 1, while rank 0 has a replay under way */
+    heddle_comm_options options; /* made before there are threads, as that sets variables of the environment */
+    int gives_up;                /* rank 1, while rank 0 has a replay under way */
     void *graph[RANKS];
     _Atomic int destroyed;
 } ends;
 
 /* A communicator of the ranks that heddle_run_ranks has started, which the test destroys itself. */
-static heddle_status join(heddle_comm **out, const heddle_comm *launched)
+static heddle_status join(heddle_comm **out, const heddle_comm *launched, const ends *e)
 {
-    heddle_comm_options options = by_nccl(hd_test_wait_ns(DEADLINE_S) / 1000000);
     char key[64];
     snprintf(key, sizeof key, "heddle-test-ends-%d", (int)getpid());
-    return heddle_comm_join(out, key, heddle_comm_rank(launched), heddle_comm_size(launched), &options);
+    return heddle_comm_join(out, key, heddle_comm_rank(launched), heddle_comm_size(launched), &e->options);
 }
 
 static heddle_status capture(void **graph, const device_fixture *f, const device_sim *sim, void *stream)
@@ -132,7 +132,7 @@ static heddle_status keeps_graph(heddle_comm *launched, void *arg)
     device_fixture f = {0};
     device_sim sim;
     void *stream = NULL;
-    HD_TRY(join(&comm, launched));
+    HD_TRY(join(&comm, launched, e));
     HD_TRY(device_sim_get(&sim));
     HD_TRY(device_set_up(&f, comm, 0));
     HD_TRY(sim.stream_create(&stream));
@@ -152,13 +152,13 @@ out:
 HD_CASE(a_graph_may_outlive_its_communicator)
 {
     heddle_comm *comm = NULL;
-    heddle_comm_options options = by_nccl(1000);
+    const heddle_comm_options options = by_nccl(hd_test_wait_ns(DEADLINE_S) / 1000000);
     device_sim sim;
     HD_OK(heddle_comm_open(&comm, "self", &options)); /* loads the library */
     HD_OK(device_sim_get(&sim));
     heddle_comm_destroy(comm);
     for (int gives_up = 0; gives_up < 2; gives_up++) {
-        ends e = {.sim = get_sim(), .gives_up = gives_up};
+        ends e = {.sim = get_sim(), .options = options, .gives_up = gives_up};
         HD_OK(heddle_run_ranks(RANKS, "threads", keeps_graph, &e));
         assert_int_equal(e.sim.comms(), RANKS);
         for (int r = 0; r < RANKS; r++) {
@@ -178,7 +178,7 @@ static heddle_status leaves_early(heddle_comm *launched, void *arg)
     ends *e = arg;
     heddle_comm *comm = NULL;
     int64_t began_ns = hd_now_ns();
-    HD_TRY(join(&comm, launched));
+    HD_TRY(join(&comm, launched, e));
     while (heddle_comm_rank(launched) == 1 && !e->destroyed && hd_now_ns() - began_ns < hd_test_limit_ns(LIMIT_S)) {
         usleep(1000);
     }
@@ -191,7 +191,7 @@ out:
 
 HD_CASE(a_rank_may_leave_before_others)
 {
-    ends e = {.sim = get_sim()};
+    ends e = {.sim = get_sim(), .options = by_nccl(hd_test_wait_ns(DEADLINE_S) / 1000000)};
     e.sim.end_together(RANKS);
     HD_OK(heddle_run_ranks(RANKS, "threads", leaves_early, &e));
     for (int64_t until_ns = hd_now_ns() + hd_test_limit_ns(LIMIT_S); e.sim.comms() > 0 && hd_now_ns() < until_ns;) {
