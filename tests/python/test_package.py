@@ -94,9 +94,12 @@ def test_a_line_says_who_holds_what():
 def test_the_form_of_a_line():
     line = heddle.Line("bf16[b=2 t=7 s=5] on [dp=2 sp=3]: t@sp -> s@sp as s,b,t")
     assert line.form == "bf16[b=%d t=%d s=%d] on [dp=2 sp=3]: t@sp -> s@sp as s,b,t"
+    assert line.free == line.shape
     assert line.form % line.shape == line.text and line.form % (3, 9, 8) == heddle.Line(line.form % (3, 9, 8)).text
-    own = heddle.Line("f32[t=7 s=5] on [sp=2]: t@sp(4 3) -> s@sp(2 3)")
-    assert own.form == own.text and "(2 3)" in own.text
+    own = heddle.Line("f32[t=7 s=5] on [sp=2]: t@sp(5 2) -> s@sp(2 3)")
+    assert own.form == own.text and "(2 3)" in own.text and own.free == ()
+    some = heddle.Line("f32[t=7 s=5 c=3] on [sp=2]: t@sp(5 2) -> s@sp")
+    assert some.form == "f32[t=7 s=%d c=%d] on [sp=2]: t@sp(5 2) -> s@sp" and some.form % some.free == some.text
 
 
 def test_lines_of_the_way_back():

@@ -133,6 +133,7 @@ with heddle.Comm.open(mesh="[dp=2 sp=2]") as comm:
     assert graphs(nested) == 1
     own = [f"f32[t={t} s=9] on [dp=2 sp=2]: t@sp({t - 3} 3) -> s@sp" for t in (11, 13)]
     assert graphs(own) == 2  # lengths are words of the line
+    assert graphs([f"f32[t=11 s={s}] on [dp=2 sp=2]: t@sp(8 3) -> s@sp" for s in (9, 12, 13)]) == 1
 print("ok")
 """, 4)
 

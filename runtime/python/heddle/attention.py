@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence,
 
 from . import _abi
 from ._library import check, encoded, lib
-from .attention_lines import States, to_heads, to_whole
+from .attention_lines import States, Way, of_lse, to_heads, to_whole
 from .errors import ArgumentError, UnsupportedError
 from .line import Line
 from .numbered import OfThisProcess, numbered
@@ -71,6 +71,7 @@ class _Sharded(OfThisProcess):
     width: int  #: of q and k
     dv: int  #: width of v and o
     space: str = "host"  #: where arrays lie
+    log_sum_exp: bool = False
     _destroy: Callable[[int], None]
 
     def __init__(self, comm: "Comm", problem: "str | Line", method: str, saved_forwards: int,
@@ -89,10 +90,13 @@ class _Sharded(OfThisProcess):
         self._objects: List[int] = [0] * saved_forwards
         self._forwards = 0
         self.width = self.dv = self.line.shape[3]
+        #: which plans a compiled graph takes for this one's, and what tells this from them
+        self.family, self.numbers = self._in_family()
         #: what this rank has of [b, s, h, d]
         self.slices: Tuple[slice, ...] = self.line.src_slices(comm.rank)
-        #: of its q
+        #: of its q, and the first of its rows
         self.q_shape: Tuple[int, ...] = tuple(part.stop - part.start for part in self.slices)
+        self.first: int = self.slices[1].start
 
     def of(self, dtype: str, space: str = "host") -> Any:
         """The same plan for elements of another type, or in another memory, kept by the communicator."""
@@ -101,10 +105,20 @@ class _Sharded(OfThisProcess):
         there = {} if space == "host" else {"space": space}
         return self.comm._attention(type(self), self.text, self.method, dtype, {**self._options, **there})
 
+    def _in_family(self) -> Tuple[int, Tuple[int, ...]]:
+        options, space = dict(self._options), {} if self.space == "host" else {"space": self.space}
+        key_lengths = options.pop("key_lengths", None)
+        form = self.line.form.rsplit(" -> ", 1)[0]
+        family = self.comm.family(type(self), form, self.method, {**options, **space})
+        return family, (*self.line.free, *(key_lengths or ()))
+
     @property
     def text(self) -> str:
         """`f32[b=2 s=37 h=6 d=16] on [sp=4]: s@sp`"""
         return self.line.text.rsplit(" -> ", 1)[0]
+
+    def __str__(self) -> str:
+        return self.text
 
     def __repr__(self) -> str:
         return f"<heddle.{type(self).__name__} {self.text}, {self.method}>"
@@ -215,14 +229,17 @@ class Attention(_Sharded):
                          {"kv_heads": kv_heads, "causal": causal, "key_lengths": key_lengths, "scale": scale,
                           "threads": threads, "log_sum_exp": log_sum_exp, "kernels": kernels})
         self.kv_heads = self.heads if kv_heads is None else kv_heads
+        self.is_grouped: bool = self.heads != self.kv_heads  #: several query heads to a key head
         if self.kv_heads < 1 or self.heads % self.kv_heads:
             raise ArgumentError(f"{self.text}: kv_heads is {self.kv_heads}, which does not divide {self.heads} heads")
         if key_lengths is not None and len(key_lengths) != self.line.shape[0]:
             raise ArgumentError(f"{self.text}: {len(key_lengths)} key_lengths for {self.line.shape[0]} samples")
-        #: the lines there and back of o, and of what goes together as one; None: ulysses cannot be written as reshards
-        self.to_heads: Optional[Tuple[Tuple[str, str], Tuple[str, str]]] = to_heads(self)
-        #: those of gather-kv: k and v as one, from this rank's rows to all, and of their gradient; None likewise
-        self.to_whole: Optional[Tuple[str, str]] = to_whole(self)
+        #: the ways of o, and of what goes together as one; None: ulysses cannot be written as reshards
+        self.to_heads: Optional[Tuple[Way, Way]] = to_heads(self)
+        #: that of the log-sum-exp; None likewise
+        self.to_heads_of_lse: Optional[Way] = of_lse(self, self.to_heads[0]) if self.to_heads else None
+        #: that of gather-kv: k and v as one, from this rank's rows to all, and of their gradient; None likewise
+        self.to_whole: Optional[Way] = to_whole(self)
         self.causal, self.key_lengths, self.scale, self._threads = causal, key_lengths, scale, threads
         self.log_sum_exp = log_sum_exp
         self._turns: Optional[List[Turn]] = None
@@ -234,7 +251,7 @@ class Attention(_Sharded):
             if self.method not in ("usp", "ulysses"):
                 sides: Optional[str] = re.split(" on |: ", self.text)[2]
             else:
-                sides = self.to_heads and self.to_heads[0][0].rsplit(" -> ", 1)[1].split(" as ")[0]
+                sides = self.to_heads and self.to_heads[0].texts[0].rsplit(" -> ", 1)[1].split(" as ")[0]
             self._turns = turns_of(self, sides) if sides else None
         if self._turns is None:
             raise UnsupportedError(f"{self.text}: {self.method} in parts wants the sequence on neighbouring axes and "
@@ -265,14 +282,6 @@ class Attention(_Sharded):
         dq, dk, dv = (self._empty(d_o, heads, self.width) for heads in (self.heads, self.kv_heads, self.kv_heads))
         self.execute_backward(self._last(), given, *self._inputs(dq, dk, dv))
         return dq, dk, dv
-
-    def lines_of_lse(self) -> Optional[Tuple[str, str]]:
-        """Those of `to_heads` for one number in place of a width, there and back."""
-        if self.to_heads is None:
-            return None
-        d = self.line.dims[3]
-        there, back = (re.sub(rf" {d}=\d+\]", f" {d}=1]", text) for text in self.to_heads[0])
-        return there, back
 
     def __call__(self, q: Any, k: Any, v: Any) -> Any:
         """o of this rank's rows; (o, lse) with `log_sum_exp`. NumPy arrays [b, s, h, d] with any strides; the result

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, NamedTuple, Optional, Sequence, Tuple
 
 from .errors import UnsupportedError
 from .line import Line
@@ -13,7 +13,19 @@ if TYPE_CHECKING:
     from .attention import Attention, LinearAttention
 
 
-def to_heads(plan: "Attention") -> Optional[Tuple[Tuple[str, str], Tuple[str, str]]]:
+class Way(NamedTuple):
+    """Two lines, there and back."""
+
+    texts: Tuple[str, str]
+    forms: Tuple[str, str]  #: without the extents that a compiler has as numbers
+    extents: Tuple[int, ...]
+
+
+def _way(line: Line, back: Line) -> Way:
+    return Way((line.text, back.text), (line.form, back.form), line.free)
+
+
+def to_heads(plan: "Attention") -> Optional[Tuple[Way, Way]]:
     """The lines there and back of one array of all heads, and of those that go together as one: q, k and v, or k and v
     where they have fewer heads. The latter go from rows [b, s, h, d] to heads [b, h, s, d], the former comes back from
     [b, s, h, d], as most kernels leave o in memory; key heads are cut evenly, query heads where their key heads are.
@@ -27,12 +39,19 @@ def to_heads(plan: "Attention") -> Optional[Tuple[Tuple[str, str], Tuple[str, st
     ranks = int(re.findall(rf"\b{axis}=(\d+)", mesh)[0])
     each, more = divmod(plan.kv_heads, ranks)
 
-    def lines(heads: int, together: int) -> Tuple[str, str]:
+    def lines(heads: int, together: int) -> Way:
         lengths = " ".join(str((each + (i < more)) * heads // plan.kv_heads) for i in range(ranks))
         whole = ",".join(f"{h}@{axis}({lengths})" if each == entry else each for each in sides.split(","))
         line = _line(plan, heads, together, sides, whole)
-        return line.text, line.reversed().text
+        return _way(line, line.reversed())
     return lines(plan.heads, 1), lines(plan.kv_heads, 3 if plan.heads == plan.kv_heads else 2)
+
+
+def of_lse(plan: "Attention", way: Way) -> Way:
+    """Of the same with one number in place of a width."""
+    d = plan.line.dims[3]
+    there, back = (Line(re.sub(rf" {d}=\d+\]", f" {d}=1]", text)) for text in way.texts)
+    return _way(there, back)
 
 
 def _without(dim: str, sides: str) -> str:
@@ -40,14 +59,14 @@ def _without(dim: str, sides: str) -> str:
     return ",".join(entry for entry in sides.split(",") if not entry.startswith(f"{dim}@")) or "*"
 
 
-def to_whole(plan: "Attention") -> Optional[Tuple[str, str]]:
+def to_whole(plan: "Attention") -> Optional[Way]:
     """The lines of k and v together, from rows [b, s, h, d] to all of them [b, h, s, d], and of their gradient."""
     _, s, h, _ = plan.line.dims
     rows = re.split(" on |: ", plan.text)[2]
     if plan.heads != plan.kv_heads and re.search(rf"\b{h}@\w+\(", rows):  # lengths of other heads
         return None
     line = _line(plan, plan.kv_heads, 2, rows, _without(s, rows))
-    return line.text, line.adjoint().text
+    return _way(line, line.adjoint())
 
 
 class States:
@@ -64,7 +83,7 @@ class States:
         line = Line(f"{plan.line.dtype}[{s}={blocks} {b}={extents[b]} {h}={extents[h]} {d}={extents[d]} {e}={plan.dv}] "
                     f"on {mesh}: {','.join(cut)} -> {_without(s, sides)}")
         #: the lines from [1, b, h, dk, dv], this rank's, to those of all blocks in their order, and of their gradient
-        self.lines = line.text, line.adjoint().text
+        self.way = _way(line, line.adjoint())
         rows = {}
         for rank in range(plan.comm.size):
             rows[line.src_slices(rank)[0].start] = plan.line.src_slices(rank)[1]
@@ -85,7 +104,8 @@ class States:
         than zero; others have and get [0, ...]."""
         dtype, state, mesh, cut, others = self._parts
         if mesh is None:
-            raise UnsupportedError(f"states on {self.lines[0]}: one by one they want the sequence on neighbouring axes")
+            raise UnsupportedError(f"states on {self.way.texts[0]}: one by one they want the sequence on neighbouring "
+                                   "axes")
         sides = (",".join([f"{cut}({' '.join(str(int(i in held)) for i in range(len(self.rows)))})", *others])
                  for held in (list(places), [place + by for place in places]))
         return f"{dtype}[{cut.split('@')[0]}={len(places)} {state}] on {mesh}: {' -> '.join(sides)}"

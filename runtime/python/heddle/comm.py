@@ -3,14 +3,17 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import functools
 import hashlib
+import inspect
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import _abi
 from ._library import encoded, lib
 from .attention import Attention, LinearAttention
 from .errors import ArgumentError
+from .families import Family
 from .line import Line, mesh_of
 from .numbered import OfThisProcess, numbered
 from .pool import Pool
@@ -49,6 +52,7 @@ class Comm(OfThisProcess):
         self._texts: Dict[Any, str] = {}
         self._asked: Dict[Any, Any] = {}  # for plans: their place in _plans
         self._attentions: _Kept = collections.OrderedDict()
+        self._families: Dict[Any, Family] = {}
         self._groups: Dict[str, Comm] = {}
         self._pool: Optional[Pool] = None
         self.number = numbered(self)
@@ -143,6 +147,7 @@ class Comm(OfThisProcess):
         self._plans.clear()
         self._in_graphs.clear()
         self._attentions.clear()
+        self._families.clear()
         self._state.close()
 
     @property
@@ -329,13 +334,30 @@ class Comm(OfThisProcess):
         """The same of a linear attention; the options are those of `heddle.LinearAttention`."""
         return self._attention(LinearAttention, problem, method, dtype, options)
 
+    def family(self, kind: Any, form: str, method: str, options: Dict[str, Any]) -> int:
+        """The number of the plans of this kind, method and options, kept until the communicator is closed."""
+        key = kind, form, method, _frozen(options)
+        if key not in self._families:
+            self._families[key] = Family(self, kind, form, method, options)
+        return self._families[key].number
+
     def _attention(self, kind: Any, problem: str, method: str, dtype: Optional[str], options: Dict[str, Any]) -> Any:
-        plain = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in options.items()}
-        frozen = tuple(sorted((name, tuple(value) if isinstance(value, (list, tuple)) else value)
-                              for name, value in plain.items()))
+        plain = {**_defaults(kind), **options}
         text = self._text(f"{problem} -> *", dtype)
-        return self._kept(self._attentions, (kind, text, method, frozen),
+        return self._kept(self._attentions, (kind, text, method, _frozen(plain)),
                           lambda: kind(self, Line(text), method, **plain))
+
+
+@functools.lru_cache(maxsize=None)
+def _defaults(kind: Any) -> Dict[str, Any]:
+    parameters = inspect.signature(kind.__init__).parameters.values()
+    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+
+def _frozen(options: Dict[str, Any]) -> Tuple[Tuple[str, Any], ...]:
+    """As a key."""
+    plain = ((name, value.tolist() if hasattr(value, "tolist") else value) for name, value in options.items())
+    return tuple(sorted((name, tuple(value) if isinstance(value, (list, tuple)) else value) for name, value in plain))
 
 
 def check_comm(what: str, comm: Any) -> None:

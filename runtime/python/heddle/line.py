@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Set, Tuple
 
 from . import _abi
 from ._library import check, encoded, lib
@@ -70,12 +70,20 @@ class Line:
 
     @property
     def form(self) -> str:
-        """`text` with %d for extents, `form % shape` is `text`; or `text` itself, where blocks have lengths of their
-        own, which are of these extents alone."""
-        if any(n > 0 for layout in (self._c.from_, self._c.to) for n in layout.nshards[: self._c.mesh.naxes]):
-            return self.text
-        rest = self.text.partition("]")[2]
-        return f"{self.dtype}[{' '.join(f'{dim}=%d' for dim in self.dims)}]{rest}"
+        """`text` with %d for the extents `free`: `form % free` is `text`."""
+        rest, fixed = self.text.partition("]")[2], self._fixed()
+        sizes = (extent if d in fixed else "%d" for d, extent in enumerate(self.shape))
+        return f"{self.dtype}[{' '.join(f'{dim}={size}' for dim, size in zip(self.dims, sizes))}]{rest}"
+
+    @property
+    def free(self) -> Tuple[int, ...]:
+        """The extents of dims whose blocks have no lengths of their own, which are of one extent alone."""
+        fixed = self._fixed()
+        return tuple(extent for d, extent in enumerate(self.shape) if d not in fixed)
+
+    def _fixed(self) -> Set[int]:
+        return {layout.dim_of_axis[a] for layout in (self._c.from_, self._c.to)
+                for a, n in enumerate(layout.nshards[: self._c.mesh.naxes]) if n > 0}
 
     def with_dtype(self, dtype: str) -> "Line":
         """The same line for elements of another type."""

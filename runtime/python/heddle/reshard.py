@@ -105,9 +105,8 @@ class Reshard(OfThisProcess):
         self._given = src_strides, dst_strides
         ways = line, line.adjoint(), line.reversed()
         self.texts = ways[0].text, ways[1].text, ways[2].text
-        #: those without extents, which a compiler has as numbers
-        self.forms = ways[0].form, ways[1].form, ways[2].form
-        self.extents: Tuple[int, ...] = line.shape if "%d" in self.forms[0] else ()
+        #: those without the extents that a compiler has as numbers
+        self.forms, self.extents = (ways[0].form, ways[1].form, ways[2].form), line.free
         self._is_dense = dst_strides is None
         self._pool: Optional[ctypes.c_void_p] = None
         self._plan, self._src, self._array = ctypes.c_void_p(self._handle), ctypes.c_void_p(), ctypes.c_void_p()

@@ -6,7 +6,9 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import torch
 
 from ..attention import Attention, LinearAttention, Place
+from ..attention_lines import Way
 from ..errors import ArgumentError, UnsupportedError
+from ..families import Family, plan_of
 from ..numbered import by_number
 from . import on_device
 from .blocks import accumulated
@@ -14,13 +16,13 @@ from .eager import is_transformed, tangent_of
 from .linear_states import by_states
 from .ones import check_empty, filled, held
 from .pooled import pooled
-from .reshard import check_device, check_plan, dtype_of, keep_order, packed, resharded
-from .ring_op import ring_attention
+from .reshard import check_device, check_plan, dtype_of, keep_order, packed, resharded, ways
+from .ring_op import ring_attention, told
 
 _ops = torch.library.Library("heddle", "FRAGMENT")
-_ops.define("attention(Tensor q, Tensor k, Tensor v, int plan) -> (Tensor, Tensor, Tensor)")
-_ops.define("attention_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor ticket, int plan) -> "
-            "(Tensor, Tensor, Tensor)")
+_ops.define("attention(Tensor q, Tensor k, Tensor v, SymInt[] numbers, int plan) -> (Tensor, Tensor, Tensor)")
+_ops.define("attention_backward(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor ticket, SymInt[] numbers, int plan) "
+            "-> (Tensor, Tensor, Tensor)")
 
 #: of local heads, as torch.nn.functional.scaled_dot_product_attention: q, k, v [b, h, s, d] -> o
 Local = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -98,7 +100,7 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Li
     if not _is_of_library(q):
         if plan.method in ("lasp", "scan"):
             _autograd_only(q, k, v, plan)
-        _fit(plan, q, k, v, dtype_of(q, plan.text))
+        _fit(plan, q, k, v, dtype_of(q, plan))
         o = by_states(q, k, v, plan)
     else:
         o = _planned(q, k, v, plan)
@@ -117,11 +119,11 @@ def _with_lse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
             raise UnsupportedError(f"{plan.text}: rsa has a log-sum-exp of the library's tensors and without gradients")
         return _in_turns(q, k, v, plan)
     _autograd_only(q, k, v, plan)
-    return torch.ops.heddle.attention(q, k, v, plan.number)[:2]
+    return torch.ops.heddle.attention(q, k, v, *told(plan))[:2]
 
 
 def _ulysses_with_lse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, sdpa: Any) -> _Pair:
-    _fit(plan, q, k, v, dtype_of(q, plan.text))
+    _fit(plan, q, k, v, dtype_of(q, plan))
     if plan.method == "local":
         _whole_rows(plan)
         o, lse = sdpa(*(x.transpose(1, 2) for x in (q, k, v)))
@@ -136,10 +138,24 @@ def _by_heads_with_lse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: 
         o, lse = attend(q, k, v)
         found.append(lse)
         return o
-    o, lines = _by_heads(q, k, v, plan, call), plan.lines_of_lse()
-    assert lines is not None
-    there, back = lines
-    return o, resharded(found[0].transpose(1, 2)[..., None], back, there, plan.comm)[..., 0].transpose(1, 2)
+    o = _by_heads(q, k, v, plan, call)
+    assert plan.to_heads_of_lse is not None
+    return o, _moved_back(found[0].transpose(1, 2)[..., None], plan.to_heads_of_lse, plan)[..., 0].transpose(1, 2)
+
+
+def _moved(x: torch.Tensor, way: Way, plan: Attention) -> torch.Tensor:
+    (there, back), extents = ways(way)
+    return resharded(x, there, back, plan.comm, None, extents)
+
+
+def _moved_back(x: torch.Tensor, way: Way, plan: Attention) -> torch.Tensor:
+    (there, back), extents = ways(way)
+    return resharded(x, back, there, plan.comm, None, extents)
+
+
+def _packed(xs: List[torch.Tensor], way: Way, plan: Attention) -> Sequence[torch.Tensor]:
+    (there, back), extents = ways(way)
+    return packed(xs, there, back, plan.comm, extents).unbind(0)
 
 
 def _held(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any, empty: str) -> Sequence[torch.Tensor]:
@@ -189,7 +205,7 @@ def _by_torch(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
 
 def _planned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> torch.Tensor:
     _autograd_only(q, k, v, plan)
-    return torch.ops.heddle.attention(q, k, v, plan.number)[0]
+    return torch.ops.heddle.attention(q, k, v, *told(plan))[0]
 
 
 def _autograd_only(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Any) -> None:
@@ -205,12 +221,12 @@ def _own(plan: Attention) -> Local:
         raise UnsupportedError(f"{plan.text}: torch's own attention knows no key_lengths: pass sdpa, with a mask")
 
     def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        mask, is_whole = None, q.shape[2] == k.shape[2]
-        if plan.causal and not is_whole:  # torch's own begins with the first key
+        mask, is_causal = None, plan.causal
+        if is_causal and q.shape[2] != k.shape[2]:  # torch's own begins with the first key
             rows, keys = torch.arange(q.shape[2], device=q.device), torch.arange(k.shape[2], device=q.device)
-            mask = keys <= rows[:, None] + plan.slices[1].start
+            mask, is_causal = keys <= rows[:, None] + plan.first, False
         return torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, mask, is_causal=plan.causal and is_whole, scale=plan.scale, enable_gqa=plan.heads != plan.kv_heads)
+            q, k, v, mask, is_causal=is_causal, scale=plan.scale, enable_gqa=plan.is_grouped)
     return call
 
 
@@ -233,18 +249,18 @@ def _by_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
     if plan.to_heads is None:
         axes = "two axes" if plan.method == "usp" else "one axis"
         raise UnsupportedError(f"{plan.text}: {plan.method} wants the sequence on {axes} and whole heads")
-    (there, back), together = plan.to_heads
-    if plan.heads == plan.kv_heads:
-        q, k, v = packed([q, k, v], *together, plan.comm).unbind(0)
+    alone, together = plan.to_heads
+    if not plan.is_grouped:
+        q, k, v = _packed([q, k, v], together, plan)
     else:
-        q = resharded(q, there, back, plan.comm).transpose(1, 2)
-        k, v = packed([k, v], *together, plan.comm).unbind(0)
-    return resharded(attend(q, k, v).transpose(1, 2), back, there, plan.comm)
+        q = _moved(q, alone, plan).transpose(1, 2)
+        k, v = _packed([k, v], together, plan)
+    return _moved_back(attend(q, k, v).transpose(1, 2), alone, plan)
 
 
 def _in_turns(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention) -> _Pair:
     _autograd_only(q, k, v, plan)
-    _fit(plan, q, k, v, dtype_of(q, plan.text))
+    _fit(plan, q, k, v, dtype_of(q, plan))
     if plan.method == "usp":
         return _by_heads_with_lse(q, k, v, plan, lambda q, k, v: ring_attention(q, k, v, plan))
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
@@ -255,8 +271,8 @@ def _in_turns(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention
 def _gathered(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, sdpa: Local) -> torch.Tensor:
     if plan.to_whole is None:
         raise UnsupportedError(f"{plan.text}: gather-kv with fewer key heads wants them cut evenly")
-    _fit(plan, q, k, v, dtype_of(q, plan.text))
-    k, v = packed([k, v], *plan.to_whole, plan.comm).unbind(0)
+    _fit(plan, q, k, v, dtype_of(q, plan))
+    k, v = _packed([k, v], plan.to_whole, plan)
     q = q.transpose(1, 2)
     return (sdpa(q, k, v) if q.shape[2] > 0 else nothing_of(q, k, v)).transpose(1, 2)
 
@@ -280,14 +296,14 @@ def _fit(plan: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dtype: st
     for name, x, heads, width in (("q", q, plan.heads, plan.width), ("k", k, plan.kv_heads, plan.width),
                                   ("v", v, plan.kv_heads, plan.dv)):
         wanted = plan.local_shape(heads, width)
-        if x.shape != wanted or dtype_of(x, plan.text) != dtype:
+        if x.shape != wanted or dtype_of(x, plan) != dtype:
             raise ArgumentError(f"{plan.text}: {name} is {x.dtype}{tuple(x.shape)} in [b, s, h, d], rank "
                                 f"{plan.comm.rank} wants {dtype}{wanted}")
 
 
-def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, numbers: Sequence[int],
                plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    made = by_number(plan).of(dtype_of(q, "attention"), on_device.space_of(q))
+    made = plan_of(numbers, plan).of(dtype_of(q, "attention"), on_device.space_of(q))
     _fit(made, q, k, v, made.line.dtype)
     q, k, v = _told(q), _told(k), _told(v)
     o, lse = on_device.result(made, made.local_shape(made.heads, made.dv), q), _lse_of(made, q)
@@ -302,14 +318,14 @@ def _when(made: Any, x: torch.Tensor, *lse: int) -> Sequence[int]:
 
 def _lse_of(plan: Any, q: torch.Tensor) -> torch.Tensor:
     """Where it is not wanted, [0]."""
-    wanted = isinstance(plan, Attention) and plan.log_sum_exp
-    return q.new_empty(plan.lse_shape if wanted else (0,), dtype=accumulated(q.dtype))
+    b, s, h, _ = q.shape
+    return q.new_empty((b, h, s) if plan.log_sum_exp else (0,), dtype=accumulated(q.dtype))
 
 
 def _attention_backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ticket: torch.Tensor,
-                        plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+                        numbers: Sequence[int], plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     d_o, q, k, v = _told(d_o), _told(q), _told(k), _told(v)
-    made = by_number(plan).of(dtype_of(q, "attention"), on_device.space_of(q))
+    made = plan_of(numbers, plan).of(dtype_of(q, "attention"), on_device.space_of(q))
     inputs, (number, at) = (_place(q), _place(k), _place(v)), ticket.tolist()
     if made.number != number or not made.holds(at):  # the same on every rank: all of them count and keep plans alike
         again = on_device.result(made, d_o.shape, d_o)
@@ -321,15 +337,15 @@ def _attention_backward(d_o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: 
 
 
 def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
-    q, k, v, ctx.plan = inputs
-    ctx.held = by_number(ctx.plan)  # as long as this graph is there
+    q, k, v, *ctx.plan = inputs
+    ctx.held = by_number(ctx.plan[1])  # as long as this graph is there
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(q, k, v, output[2])
 
 
 def _backward(ctx: Any, d_o: torch.Tensor, *_: Any) -> Tuple[Any, ...]:
     q, k, v, ticket = ctx.saved_tensors
-    return *torch.ops.heddle.attention_backward(d_o, q, k, v, ticket, ctx.plan), None
+    return *torch.ops.heddle.attention_backward(d_o, q, k, v, ticket, *ctx.plan), None, None
 
 
 def _twice(*_: Any) -> Any:
@@ -337,12 +353,13 @@ def _twice(*_: Any) -> Any:
                            "torch's own")
 
 
-def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, numbers: Sequence[Any],
           plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     made = by_number(plan)
-    _fit(made, q, k, v, dtype_of(q, made.text))
+    if not isinstance(made, Family):
+        _fit(made, q, k, v, dtype_of(q, made))
     ticket = q.new_empty((2,), dtype=torch.int64, device="cpu" if on_device.space_of(q) == "device" else None)
-    return q.new_empty(made.local_shape(made.heads, made.dv)), _lse_of(made, q), ticket
+    return q.new_empty([*q.shape[:3], v.shape[3]]), _lse_of(made, q), ticket
 
 
 for _device in ("CPU", "CUDA"):
@@ -350,7 +367,7 @@ for _device in ("CPU", "CUDA"):
     _ops.impl("attention_backward", _attention_backward, _device)
 torch.library.register_fake("heddle::attention", _fake, lib=_ops)
 torch.library.register_fake("heddle::attention_backward",
-                            lambda d_o, q, k, v, ticket, plan: tuple(x.new_empty(x.shape) for x in (q, k, v)), lib=_ops)
+                            lambda d_o, q, k, v, ticket, *_: tuple(x.new_empty(x.shape) for x in (q, k, v)), lib=_ops)
 torch.library.register_autograd("heddle::attention", _backward, setup_context=_setup, lib=_ops)
 torch.library.register_autograd("heddle::attention_backward", _twice, lib=_ops)
 keep_order(torch.ops.heddle.attention, torch.ops.heddle.attention_backward)

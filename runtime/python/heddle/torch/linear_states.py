@@ -6,30 +6,45 @@ A state, g^(last - j) k_j v_j added up over a rank's rows j, is all that others 
 chunks: within one by their products with one another, beyond it by states."""
 from __future__ import annotations
 
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import torch
 
 from ..attention import LinearAttention
+from ..families import plan_of
 from ..numbered import by_number
-from .reshard import _reshard, keep_order, resharded
+from .reshard import _reshard, keep_order, resharded, ways
+from .ring_op import told
 
 _ops = torch.library.Library("heddle", "FRAGMENT")
-_ops.define("states_along(Tensor state, int plan, bool up) -> Tensor")
+_ops.define("states_along(Tensor state, SymInt[] numbers, int plan, bool up) -> Tensor")
+_ops.define("states_known(Tensor like, int heads, int blocks, SymInt[] numbers, int plan) -> Tensor[]")
 
 _CHUNK = 64  #: rows
 
 
-def _known(plan: LinearAttention, device: torch.device) -> Dict[str, torch.Tensor]:
-    """What a plan says, on a device: sent there once, since a stream that is captured takes nothing from the host."""
-    known: Dict[str, torch.Tensor] = {} if torch.compiler.is_compiling() else plan.known.setdefault(str(device), {})
-    if not known:
-        every = torch.tensor(plan.decay or [1.0] * plan.heads, dtype=torch.float64, device=device)
-        known["decay"] = every[plan.slices[2]]
-        if plan.states is not None:
-            known["before"] = torch.tensor(plan.states.before, device=device)
-            known["behind"] = torch.tensor(plan.states.behind, device=device)
-    return known
+class _Known(NamedTuple):
+    """What a plan says, on a device."""
+
+    decay: torch.Tensor  #: of this rank's heads
+    before: torch.Tensor  #: as `States` has it; [0] where there are none
+    behind: torch.Tensor
+
+
+def _known(plan: LinearAttention, like: torch.Tensor, heads: int) -> _Known:
+    """Sent there once, since a stream that is captured takes nothing from the host. To a compiler it is of numbers that
+    may be symbols."""
+    if torch.compiler.is_compiling():
+        blocks = 0 if plan.states is None else len(plan.states.rows)
+        return _Known(*torch.ops.heddle.states_known(like.detach(), heads, blocks, *told(plan)))
+    known: Dict[str, _Known] = plan.known
+    at = str(like.device)
+    if at not in known:
+        every = torch.tensor(plan.decay or [1.0] * plan.heads, dtype=torch.float64, device=like.device)
+        sides = ([], []) if plan.states is None else (plan.states.before, plan.states.behind)
+        known[at] = _Known(every[plan.slices[2]], *(torch.tensor(side, dtype=torch.int64, device=like.device)
+                                                    for side in sides))
+    return known[at]
 
 
 class _Decay:
@@ -54,14 +69,14 @@ def by_states(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: LinearAtt
 def _by_states(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: LinearAttention) -> torch.Tensor:
     dtype = q.dtype
     q, k, v = (x.transpose(1, 2).to(torch.promote_types(dtype, torch.float32)) for x in (q, k, v))
-    known = _known(plan, q.device)
-    decay = _Decay(known["decay"], q.dtype)
+    known = _known(plan, q, q.shape[1])
+    decay = _Decay(known.decay, q.dtype)
     o = _own_rows(q, k, v, decay, plan.bidirectional)
     if plan.states is not None:
         rows = torch.arange(q.shape[2], device=q.device)
-        o = o + _other_rows(q, k, v, decay, rows.flip(0), rows + 1, known["before"], plan, True)
+        o = o + _other_rows(q, k, v, decay, rows.flip(0), rows + 1, known.before, plan, True)
         if plan.bidirectional:
-            o = o + _other_rows(q, k, v, decay, rows, rows.flip(0) + 1, known["behind"], plan, False)
+            o = o + _other_rows(q, k, v, decay, rows, rows.flip(0) + 1, known.behind, plan, False)
     return o.to(dtype).transpose(1, 2)
 
 
@@ -73,17 +88,18 @@ def _other_rows(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: _Decay
     assert plan.states is not None
     state = (k * decay.to_the(here)[..., None]).transpose(2, 3) @ v
     if plan.method in ("lasp", "scan"):
-        state = torch.ops.heddle.states_along(state, plan.number, up)
+        state = torch.ops.heddle.states_along(state, *told(plan), up)
     else:
-        states = resharded(state[None].contiguous(), *plan.states.lines, plan.comm)
+        (line, back), extents = ways(plan.states.way)
+        states = resharded(state[None].contiguous(), line, back, plan.comm, None, extents)
         state = torch.einsum("hr,rbhde->bhde", decay.to_the(between), states)
     return (q * decay.to_the(there)[..., None]) @ state
 
 
-def _along(state: torch.Tensor, plan: int, up: bool) -> torch.Tensor:
+def _along(state: torch.Tensor, numbers: Sequence[int], plan: int, up: bool) -> torch.Tensor:
     """What all blocks before this one (behind it, where not `up`) have come to at its edge. Its transpose is the same
     the other way."""
-    made = by_number(plan)
+    made = plan_of(numbers, plan)
     with torch.autocast(state.device.type, enabled=False):
         return (_one_by_one if made.method == "lasp" else _by_doubling)(state, made, 1 if up else -1)
 
@@ -115,7 +131,7 @@ def _places(places: int, by: int) -> Sequence[int]:
 
 def _faded(state: torch.Tensor, plan: LinearAttention, blocks: Sequence[int]) -> torch.Tensor:
     assert plan.states is not None
-    decay = _known(plan, state.device)["decay"] ** sum(plan.states.rows[place] for place in blocks)
+    decay = _known(plan, state, state.shape[1]).decay ** sum(plan.states.rows[place] for place in blocks)
     return state * decay.to(state.dtype)[:, None, None]
 
 
@@ -126,19 +142,27 @@ def _shifted(state: torch.Tensor, plan: LinearAttention, by: int, places: Sequen
     return _reshard(held, plan.states.shift(by, places), plan.comm)
 
 
+def _known_of(like: torch.Tensor, heads: int, blocks: int, numbers: Sequence[int], plan: int) -> List[torch.Tensor]:
+    return [x.clone() for x in _known(plan_of(numbers, plan), like, heads)]
+
+
 def _setup(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
     """Nothing is saved for checkpoints (reshard._save): the product with q that follows saves on every rank."""
-    _, ctx.plan, ctx.up = inputs
-    ctx.held = by_number(ctx.plan)  # as long as this graph is there
+    _, *ctx.plan, ctx.up = inputs
+    ctx.held = by_number(ctx.plan[1])  # as long as this graph is there
 
 
 def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
-    return torch.ops.heddle.states_along(gradient, ctx.plan, not ctx.up), None, None
+    return torch.ops.heddle.states_along(gradient, *ctx.plan, not ctx.up), None, None, None
 
 
 for _device in ("CPU", "CUDA"):
     _ops.impl("states_along", _along, _device)
-torch.library.register_fake("heddle::states_along", lambda state, plan, up: state.new_empty(state.shape), lib=_ops)
+    _ops.impl("states_known", _known_of, _device)
+torch.library.register_fake("heddle::states_along", lambda state, *_: state.new_empty(state.shape), lib=_ops)
+torch.library.register_fake("heddle::states_known", lambda like, heads, blocks, *_: [
+    like.new_empty((heads,), dtype=torch.float64), *(like.new_empty((blocks,), dtype=torch.int64) for _ in range(2))],
+    lib=_ops)
 torch.library.register_autograd("heddle::states_along", _backward, setup_context=_setup, lib=_ops)
 keep_order(torch.ops.heddle.states_along)
 

@@ -14,11 +14,11 @@ from ..reshard import Reshard
 from .eager import is_eager, is_transformed, tangent_of
 from .ones import check_empty, filled, held
 from .pooled import AS_BYTES, BY_DLPACK, DTYPES, pooled, tensor_of
-from .texts import paired, shapes_by, shapes_of, texts_of
+from .texts import paired, shapes_by
 
 _ops = torch.library.Library("heddle", "DEF")
 _ops.define("reshard(Tensor x, str line, str back, SymInt[] extents, int comm) -> Tensor")
-_ops.define("reshard_packed(Tensor[] xs, str line, str back, int comm) -> Tensor")
+_ops.define("reshard_packed(Tensor[] xs, str line, str back, SymInt[] extents, int comm) -> Tensor")
 _ops.define("reshard_out(Tensor x, Tensor(a!) out, str line, SymInt[] extents, int comm) -> ()")
 
 
@@ -43,7 +43,7 @@ def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None, *
         raise ArgumentError(f"switch: empty is {empty!r}, with `out` wanted 'nothing'")
     check_device(x, plan.comm)
     check_device(out, plan.comm)
-    (line, *_), extents = _ways(plan)
+    (line, *_), extents = ways(plan)
     if x.is_complex() and out.is_complex():
         x, out_of_pairs, line = _pairs(x), torch.view_as_real(out), paired(line)
         _switch_out(x, out_of_pairs, line, plan.comm, None, extents)
@@ -52,9 +52,9 @@ def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None, *
     return out
 
 
-def _ways(plan: Reshard) -> Tuple[Tuple[str, str, str], Tuple[int, ...]]:
-    """A plan's lines. A compiler has them without extents, which are numbers beside them and may be symbols: so plans
-    of other extents have the same graph."""
+def ways(plan: Any) -> Tuple[Tuple[str, ...], Tuple[int, ...]]:
+    """The lines of a plan, or of a Way. A compiler has them without extents, which are numbers beside them and may be
+    symbols: so plans of other extents have the same graph."""
     return (plan.forms, plan.extents) if torch.compiler.is_compiling() else (plan.texts, ())
 
 
@@ -103,7 +103,7 @@ def _boundary(what: str, x: torch.Tensor, plan: Reshard, empty: str) -> torch.Te
 
 def _shown(x: torch.Tensor, plan: Reshard, way: int, empty: str) -> torch.Tensor:
     """`way`: which of the plan's lines the gradient goes by."""
-    lines, extents = _ways(plan)
+    lines, extents = ways(plan)
     if empty == "nothing":
         return resharded(x, lines[0], lines[way], plan.comm, plan, extents)
     check_empty(empty)
@@ -132,24 +132,25 @@ def resharded(x: torch.Tensor, line: str, back: str, comm: Comm, plan: Optional[
     return _reshard(x, line, comm, plan)
 
 
-def packed(xs: List[torch.Tensor], line: str, back: str, comm: Comm) -> torch.Tensor:
-    """Tensors of one shape as one, by a line whose first dim counts them."""
+def packed(xs: List[torch.Tensor], line: str, back: str, comm: Comm, extents: Sequence[int] = ()) -> torch.Tensor:
+    """Tensors of one shape as one, by a line whose first dim counts them. The rest as `resharded` has it."""
     if is_transformed():
-        return _Transformed.apply((line, back, comm, True), *xs)
-    y, tangents = torch.ops.heddle.reshard_packed(xs, line, back, comm.number), [tangent_of(x) for x in xs]
+        return _Transformed.apply((line % tuple(extents), back % tuple(extents), comm, True), *xs)
+    y, tangents = torch.ops.heddle.reshard_packed(xs, line, back, extents, comm.number), [tangent_of(x) for x in xs]
     if all(tangent is None for tangent in tangents):
         return y
     addends = [torch.zeros_like(x) if tangent is None else tangent for x, tangent in zip(xs, tangents)]
-    return forward_ad.make_dual(y, packed(addends, line, back, comm))
+    return forward_ad.make_dual(y, packed(addends, line, back, comm, extents))
 
 
 def _pairs(x: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(x.resolve_conj())
 
 
-def dtype_of(x: torch.Tensor, text: str) -> str:
+def dtype_of(x: torch.Tensor, what: Any) -> str:
+    """`what` it is for: a text, or a plan, whose text a compiler is not to look at."""
     if x.dtype not in DTYPES:
-        raise ArgumentError(f"{text}: x is of {x.dtype}, wanted one of {', '.join(DTYPES.values())}")
+        raise ArgumentError(f"{what}: x is of {x.dtype}, wanted one of {', '.join(DTYPES.values())}")
     return DTYPES[x.dtype]
 
 
@@ -231,10 +232,10 @@ def _execute(plan: Reshard, x: torch.Tensor, out: torch.Tensor) -> None:
     plan.execute(x.data_ptr(), out.data_ptr(), stream)
 
 
-def _reshard_packed(xs: List[torch.Tensor], line: str, back: str, comm: int) -> torch.Tensor:
+def _reshard_packed(xs: List[torch.Tensor], line: str, comm: Comm) -> torch.Tensor:
     """Tensors of one shape as the first dim of the line's. They are copied to where peers reach them, so that whatever
     they were the move reads them where they are."""
-    plan = _plan_by(xs[0], line, by_number(comm))
+    plan = _plan_by(xs[0], line, comm)
     _fit_packed(xs, line, plan.src_shape, plan.comm.rank)
     source, out = empty(plan, xs[0].dtype, "src"), empty(plan, xs[0].dtype)
     torch.stack(xs, out=source)
@@ -284,9 +285,10 @@ def _fake(x: torch.Tensor, line: str, back: str, extents: Sequence[Any], comm: i
     return x.new_empty(dst_shape)
 
 
-def _fake_packed(xs: List[torch.Tensor], line: str, back: str, comm: int) -> torch.Tensor:
+def _fake_packed(xs: List[torch.Tensor], line: str, back: str, extents: Sequence[Any], comm: int) -> torch.Tensor:
     rank = by_number(comm).rank
-    src_shape, dst_shape = shapes_of(line, rank)
+    src_shape, dst_shape = shapes_by(line, extents, rank)
+    line = line.replace("%d", "%s") % tuple(extents)
     _moved_as(xs[0], line)
     _fit_packed(xs, line, src_shape, rank)
     return xs[0].new_empty(dst_shape)
@@ -306,8 +308,8 @@ _Way = Tuple[str, str, Comm, Optional[Reshard], Sequence[int]]  #: as `resharded
 
 
 def _setup(ctx: Any, inputs: Tuple[Any, ...], output: torch.Tensor) -> None:
-    _, line, back, *extents, comm = inputs
-    ctx.way = line, back, by_number(comm), None, extents[0] if extents else ()
+    _, line, back, extents, comm = inputs
+    ctx.way = line, back, by_number(comm), None, extents
     _save(ctx)
 
 
@@ -379,11 +381,16 @@ class _Transformed(torch.autograd.Function):
 
 
 def _backward_packed(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
-    return list(_gradient(ctx, gradient).unbind(0)), None, None, None
+    extents: Any = None if ctx.way[4] else []  # no numbers are no tensors: a list, to torch
+    return list(_gradient(ctx, gradient).unbind(0)), None, None, extents, None
 
 
 def _reshard_op(x: torch.Tensor, line: str, back: str, extents: Sequence[int], comm: int) -> torch.Tensor:
     return _reshard(x, line % tuple(extents), by_number(comm))
+
+
+def _reshard_packed_op(xs: List[torch.Tensor], line: str, back: str, extents: Sequence[int], comm: int) -> torch.Tensor:
+    return _reshard_packed(xs, line % tuple(extents), by_number(comm))
 
 
 def _reshard_out_op(x: torch.Tensor, out: torch.Tensor, line: str, extents: Sequence[int], comm: int) -> None:
@@ -392,7 +399,7 @@ def _reshard_out_op(x: torch.Tensor, out: torch.Tensor, line: str, extents: Sequ
 
 for _device in ("CPU", "CUDA"):
     _ops.impl("reshard", _reshard_op, _device)
-    _ops.impl("reshard_packed", _reshard_packed, _device)
+    _ops.impl("reshard_packed", _reshard_packed_op, _device)
     _ops.impl("reshard_out", _reshard_out_op, _device)
 torch.library.register_fake("heddle::reshard", _fake, lib=_ops)
 torch.library.register_fake("heddle::reshard_packed", _fake_packed, lib=_ops)

@@ -8,27 +8,33 @@ gradients of this rank's keys and values and of the part's, both in float32 at l
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Iterator, List, Optional, Tuple, TypeVar, cast
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple, TypeVar, cast
 
 import torch
 
 from ..attention import Attention
 from ..errors import UnsupportedError
+from ..families import plan_of
 from ..numbered import by_number
 from ..turns import Piece, Turn
 from .blocks import accumulated, kernel_for, with_lse_gradient
 from .reshard import _reshard, _reshard_packed, keep_order
 
 _ops = torch.library.Library("heddle", "FRAGMENT")
-_ops.define("ring_attention(Tensor q, Tensor k, Tensor v, int plan) -> (Tensor, Tensor)")
+_ops.define("ring_attention(Tensor q, Tensor k, Tensor v, SymInt[] numbers, int plan) -> (Tensor, Tensor)")
 _ops.define("ring_attention_backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
-            "int plan) -> (Tensor, Tensor, Tensor)")
+            "SymInt[] numbers, int plan) -> (Tensor, Tensor, Tensor)")
 
 
 def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
                    plan: Attention) -> Tuple[torch.Tensor, torch.Tensor]:
     """q, k, v [b, h, s, d] of this rank's rows -> o, lse [b, h, s]. Collective."""
-    return torch.ops.heddle.ring_attention(q, k, v, plan.number)
+    return torch.ops.heddle.ring_attention(q, k, v, *told(plan))
+
+
+def told(plan: Any) -> Tuple[Sequence[int], int]:
+    """An attention as operators take it. A compiler has its numbers, which may be symbols, and its family."""
+    return (plan.numbers, plan.family) if torch.compiler.is_compiling() else ((), plan.number)
 
 
 class _Blocks:
@@ -70,7 +76,7 @@ def _rounds(plan: Attention, k: torch.Tensor, v: torch.Tensor) -> Iterator[Tuple
             yield (turn, *(x if x.stride(3) == 1 else x.contiguous() for x in (k, v)))
         else:
             parts: List[torch.Tensor] = [x[:, :, turn.own] for x in (k, v)]
-            yield (turn, *_reshard_packed(parts, *turn.lines, plan.comm.number).unbind(0))
+            yield (turn, *_reshard_packed(parts, turn.lines[0], plan.comm).unbind(0))
 
 
 _Body = TypeVar("_Body", bound=Callable[..., Any])
@@ -86,8 +92,9 @@ def _without_autocast(body: _Body) -> _Body:
 
 
 @_without_autocast
-def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: int) -> Tuple[torch.Tensor, torch.Tensor]:
-    made, q = by_number(plan), q.contiguous()
+def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, numbers: Sequence[int],
+             plan: int) -> Tuple[torch.Tensor, torch.Tensor]:
+    made, q = plan_of(numbers, plan), q.contiguous()
     blocks, kind = _Blocks(made, k), accumulated(q.dtype)
     o = torch.zeros(q.shape, dtype=kind, device=q.device)
     lse = torch.full(q.shape[:3], -torch.inf, dtype=kind, device=q.device)
@@ -114,8 +121,9 @@ def _merge(o: torch.Tensor, lse: torch.Tensor, block: torch.Tensor, block_lse: t
 
 @_without_autocast
 def _backward(d_o: torch.Tensor, d_lse: Optional[torch.Tensor], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-              o: torch.Tensor, lse: torch.Tensor, plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    made, q, d_o = by_number(plan), q.contiguous(), d_o.contiguous()
+              o: torch.Tensor, lse: torch.Tensor, numbers: Sequence[int],
+              plan: int) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    made, q, d_o = plan_of(numbers, plan), q.contiguous(), d_o.contiguous()
     blocks, kind = _Blocks(made, k), accumulated(q.dtype)
     dq = torch.zeros(q.shape, dtype=kind, device=q.device)
     home = torch.zeros((2, *k.shape), dtype=kind, device=q.device)  # of this rank's own keys and values
@@ -148,8 +156,8 @@ def _add_gradients(blocks: _Blocks, piece: Piece, d_o: torch.Tensor, d_lse: Opti
 
 
 def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, torch.Tensor]) -> None:
-    q, k, v, ctx.plan = inputs
-    ctx.held = by_number(ctx.plan)  # as long as this graph is there
+    q, k, v, *ctx.plan = inputs
+    ctx.held = by_number(ctx.plan[1])  # as long as this graph is there
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(q, k, v, *output)
 
@@ -157,7 +165,7 @@ def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, torch.
 def _gradient(ctx: Any, d_o: Optional[torch.Tensor], d_lse: Optional[torch.Tensor]) -> Tuple[Any, ...]:
     saved = ctx.saved_tensors
     d_o = torch.zeros_like(saved[3]) if d_o is None else d_o
-    return *torch.ops.heddle.ring_attention_backward(d_o, d_lse, *saved, ctx.plan), None
+    return *torch.ops.heddle.ring_attention_backward(d_o, d_lse, *saved, *ctx.plan), None, None
 
 
 def _twice(*_: Any) -> Any:
@@ -168,9 +176,9 @@ for _device in ("CPU", "CUDA"):
     _ops.impl("ring_attention", _forward, _device)
     _ops.impl("ring_attention_backward", _backward, _device)
 torch.library.register_fake(
-    "heddle::ring_attention", lambda q, k, v, plan: (q.new_empty(q.shape), q.new_empty(
+    "heddle::ring_attention", lambda q, k, v, *_: (q.new_empty(q.shape), q.new_empty(
         q.shape[:3], dtype=accumulated(q.dtype))), lib=_ops)
-torch.library.register_fake("heddle::ring_attention_backward", lambda d_o, d_lse, q, k, v, o, lse, plan: tuple(
+torch.library.register_fake("heddle::ring_attention_backward", lambda d_o, d_lse, q, k, v, *_: tuple(
     x.new_empty(x.shape) for x in (q, k, v)), lib=_ops)
 torch.library.register_autograd("heddle::ring_attention", _gradient, setup_context=_setup, lib=_ops)
 torch.library.register_autograd("heddle::ring_attention_backward", _twice, lib=_ops)

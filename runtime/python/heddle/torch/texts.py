@@ -3,12 +3,16 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, List, Sequence, Tuple
+import re
+from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
 
 from ..line import Line
 
+#: of an array: its length here, where the line says it; else which of the free extents it is of, and for every axis
+#: that cuts it the number of blocks and which is the rank's
+_Axis = Tuple[int, Optional[int], List[Tuple[int, int]]]
 
 def texts_of(line: str) -> Tuple[str, str, str]:
     """As `Reshard.texts`, without a plan."""
@@ -30,36 +34,38 @@ def shapes_of(line: str, rank: int) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
 
 
 def shapes_by(line: str, extents: Sequence[Any], rank: int) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
-    """The same of a line without extents, which may be symbols."""
+    """The same of a line without its free extents, which may be symbols."""
     if all(type(n) is int for n in extents):
         return shapes_of(line % tuple(extents), rank)
-    known, before, after = _cuts(line, rank)
-    whole = *extents, *known[len(extents):]
-    return _part(whole, *before), _part(whole, *after)
+    before, after = _sides(line, rank)
+    return _part(extents, before), _part(extents, after)
 
 
-def _part(whole: Sequence[Any], order: Tuple[int, ...], cuts: List[Tuple[int, int, int]]) -> Tuple[Any, ...]:
-    shape = list(whole)
-    for dim, parts, at in cuts:  # blocks are balanced, the first have one more; those of several axes are nested
-        shape[dim] = (shape[dim] + (parts - 1 - at)) // parts
-    return tuple(shape[dim] for dim in order)
-
-
-_Cuts = Tuple[Tuple[int, ...], List[Tuple[int, int, int]]]
+def _part(extents: Sequence[Any], axes: Sequence[_Axis]) -> Tuple[Any, ...]:
+    shape = []
+    for known, free, cuts in axes:
+        length = known if free is None else extents[free]
+        for parts, at in cuts:  # blocks are balanced, the first have one more; those of several axes are nested
+            length = (length + (parts - 1 - at)) // parts
+        shape.append(length)
+    return tuple(shape)
 
 
 @functools.lru_cache(maxsize=4096)
-def _cuts(line: str, rank: int) -> Tuple[Tuple[int, ...], _Cuts, _Cuts]:
-    """What of a line does not depend on its extents: those that it has; of both sides the order of dims, and for every
-    axis that cuts a dim this dim, the number of blocks, and which is the rank's."""
+def _sides(line: str, rank: int) -> Tuple[List[_Axis], List[_Axis]]:
+    """What of a line does not depend on its free extents, of both sides' arrays."""
     parsed = Line(line.replace("%d", "1"))
-    mesh = parsed._c.mesh
-    sizes = [mesh.axis[a].size for a in range(mesh.naxes)]
-    at = [rank // math.prod(sizes[a + 1:]) % size for a, size in enumerate(sizes)]
+    mesh, sizes = parsed._c.mesh, [size for _, size in re.findall(r"(\w+)=(%d|\d+)", line.partition("]")[0])]
+    places = {d: sizes[:d].count("%d") for d, size in enumerate(sizes) if size == "%d"}
+    ranks = [mesh.axis[a].size for a in range(mesh.naxes)]
+    at = [rank // math.prod(ranks[a + 1:]) % size for a, size in enumerate(ranks)]
 
-    def cuts(layout: Any) -> List[Tuple[int, int, int]]:
-        return [(layout.dim_of_axis[a], size, at[a]) for a, size in enumerate(sizes) if layout.dim_of_axis[a] >= 0]
-    return parsed.shape, (parsed.src_order, cuts(parsed._c.from_)), (parsed.dst_order, cuts(parsed._c.to))
+    def side(layout: Any, order: Sequence[int], shape: Sequence[int]) -> List[_Axis]:
+        return [(length, places.get(dim), [(size, at[a]) for a, size in enumerate(ranks)
+                                           if layout.dim_of_axis[a] == dim and dim in places])
+                for dim, length in zip(order, shape)]
+    return (side(parsed._c.from_, parsed.src_order, parsed.src_shape(rank)),
+            side(parsed._c.to, parsed.dst_order, parsed.dst_shape(rank)))
 
 
 def paired(line: str) -> str:

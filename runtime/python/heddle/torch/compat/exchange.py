@@ -201,8 +201,7 @@ def _backward(ctx: Any, gradient: torch.Tensor) -> Tuple[Any, ...]:
 def _packed(xs: List[torch.Tensor], scatter: int, gather: int, to: Sequence[int], of: Sequence[int],
             comm: int) -> torch.Tensor:
     shape, made = (len(xs), *xs[0].shape), by_number(comm)
-    lines = _lines(shape, scatter + 1, gather + 1, tuple(to), tuple(of), made.rank)
-    return _reshard_packed(xs, *lines, comm)
+    return _reshard_packed(xs, _lines(shape, scatter + 1, gather + 1, tuple(to), tuple(of), made.rank)[0], made)
 
 
 def _fake_packed(xs: List[torch.Tensor], scatter: int, gather: int, to: Sequence[Any], of: Sequence[Any],
