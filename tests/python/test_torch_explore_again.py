@@ -75,6 +75,54 @@ def test_a_plan_is_again_that_of_its_schedule(made, method, wanted):
     assert again.schedule.bytes_total == plan.schedule.bytes_total
 
 
+class Taps(torch.nn.Module):
+    """A convolution of rows that are normed over all of them; or those alone."""
+
+    def __init__(self, is_near=True):
+        super().__init__()
+        self.norm = torch.nn.GroupNorm(4, WIDTH)
+        self.last = torch.nn.Conv1d(WIDTH, WIDTH, 3, padding=1) if is_near else torch.nn.Identity()
+
+    def forward(self, x):
+        return x + self.last(self.norm(x.mT)).mT
+
+
+class Nearby(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList((Taps(), Taps(False), Joint()))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_a_schedule_with_halos_and_sums_is_followed_or_refused():
+    torch.manual_seed(0)
+    model, given = Nearby(), dict(x=torch.randn(2, 11, WIDTH))
+    found = ht.explore(model, **given)
+    for method in ("ulysses", "ring"):
+        asked = dict(sizes="b=1", methods="", force=f"layers.2=/{method}")
+        schedule = heddle.plan(found.to_yaml(), "[sp=2]", **asked)
+        wanted = [f"s@sp/{each}" for each in ("halo", "sums", method)]
+        assert [f"{stage.layout}/{stage.method}" for stage in schedule.stages] == wanted, schedule
+        plan = found.plan(model, "[sp=2]", schedule=schedule)
+        assert plan.proof and plan.schedule is schedule and Attend("s", method) in dict(plan.steps).values(), str(plan)
+        kinds = [type(step) for _, step in plan.steps]
+        assert kinds.count(Halo) == 1 and kinds.count(ht.Sums) == 2, str(plan)
+        seen = found.schedule(model, plan, "[sp=2]")
+        assert [f"{stage.layout}/{stage.method}" for stage in seen.stages] == wanted, seen
+        assert seen.bytes_total == schedule.bytes_total > 0
+    whole = heddle.plan(found.to_yaml(), "[sp=2]", sizes="b=1", methods="", slack_percent=300,
+                        force="layers.0=s@sp/halo;layers.1=*/local;layers.2=s@sp/ring")
+    assert [stage.layout for stage in whole.stages] == ["s@sp", "*", "s@sp"], whole
+    with pytest.raises(heddle.UnsupportedError) as error:
+        found.plan(model, "[sp=2]", schedule=whole)
+    for words in ("has 'layers.0' s@sp by halo", "'layers.1' has s@sp by sums, and not * by local"):
+        assert words in str(error.value), error.value
+
+
 def test_a_schedule_that_is_not_of_the_model():
     torch.manual_seed(0)
     for other, mine, words in (

@@ -171,6 +171,38 @@ class Near(torch.nn.Module):
         return x
 
 
+class Stream(torch.nn.Module):
+    """Rows of a picture and of a text, each with what is its own, attend as one: text first, turned by a table of both.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = (torch.nn.ModuleList(torch.nn.Linear(WIDTH, n * WIDTH) for _ in range(2)) for n in (3, 1))
+        self.gate = torch.nn.Linear(WIDTH, 2 * WIDTH)
+
+    def forward(self, x, text, time, turns):
+        gates = self.gate(time)[:, None].chunk(2, -1)
+        rows = torch.cat([linear(y) for linear, y in zip(self.qkv, (text, x))], 1).unflatten(-1, (3, 4, -1))
+        q, k, v = (y.transpose(1, 2) for y in rows.unbind(2))
+        turned = turns.unflatten(-1, (4, -1)).transpose(0, 1)
+        y = F.scaled_dot_product_attention(q * turned, k * turned, v).transpose(1, 2).flatten(2)
+        of_text, of_x = y.split([text.shape[1], x.shape[1]], 1)
+        return x + gates[0] * self.out[0](of_x), text + gates[1] * self.out[1](of_text)
+
+
+class Streams(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks, self.last = torch.nn.ModuleList(Stream() for _ in range(2)), torch.nn.Linear(WIDTH, 5)
+
+    def forward(self, x, text, time):
+        places = torch.arange(text.shape[1] + x.shape[1], dtype=x.dtype)[:, None]
+        turns = 1 + (places * torch.linspace(0.1, 1, WIDTH)).cos() / 2
+        for block in self.blocks:
+            x, text = block(x, text, time, turns)
+        return self.last(x)
+
+
 class Masked(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -287,6 +319,10 @@ def language_in_products():
     return Language(True), dict(words=torch.randint(20, (2, 11)))
 
 
+def streams():
+    return Streams(), dict(x=torch.randn(2, 11, WIDTH), text=torch.randn(2, 5, WIDTH), time=torch.randn(2, WIDTH))
+
+
 def projected():
     return Projected(), together()[1]
 
@@ -370,6 +406,26 @@ def test_lists_that_mix_nothing_and_masks_of_all_rows(made, words):
     model, given = made()
     plan = ht.explore(model, **given).plan(model, "[sp=3]")
     assert words in str(plan) and "'mask'" not in str(plan), str(plan)
+    for ranks in (2, 4):
+        assert ht.prove(model, plan, ranks=ranks, **given), str(plan)
+
+
+@pytest.mark.parametrize("made", (projected, together))
+@pytest.mark.parametrize("method", ("ulysses", "ring", "gather-kv"))
+def test_rows_in_one_axis_attend_by_the_method_that_is_asked_for(made, method):
+    torch.manual_seed(0)
+    model, given = made()
+    plan = ht.explore(model, **given).plan(model, "[sp=3]", method=method)
+    assert f"from 'layers.0' on, {method} of 4 heads" in plan.why and f"method='{method}'" in str(plan), str(plan)
+    assert plan.proof and plan.proof.bytes_total > 0, str(plan.proof)
+
+
+def test_channels_as_many_as_the_rows_of_text_and_picture_are_no_rows():
+    torch.manual_seed(0)
+    model, given = streams()
+    plan = ht.explore(model, **given).plan(model, "[sp=3]")
+    assert Split("turns", "l+s _", ("l", "s")) in dict(plan.steps)["blocks.0"], str(plan)
+    assert "time" not in str(plan.steps) and plan.proof.forward < 1e-5, str(plan)
     for ranks in (2, 4):
         assert ht.prove(model, plan, ranks=ranks, **given), str(plan)
 

@@ -79,14 +79,18 @@ def _joined_plans(draft: "Draft", size: int, method: str, saved: int) -> Iterato
 
 def _joint_axes(texts: Dict[str, str]) -> List[str]:
     """Axes with rows of several dims one after another, tokens beside them or not."""
-    first = re.findall(r"\([^()]*\)|[^\s()]+", next(iter(texts.values()), ""))
+    first = _axes(next(iter(texts.values()), ""))
     return [word for word in first if len([part for part in word.strip("()").split(" + ") if not part.isdecimal()]) > 1]
 
 
 def _one_dim(text: str, joint: str) -> str:
     """A tensor's text in which this axis is one dim."""
-    words = re.findall(r"\([^()]*\)|[^\s()]+", text)
-    return " ".join(_JOINT if word == joint else "b" if word == "b" else "_" for word in words)
+    return " ".join(_JOINT if word == joint else "b" if word == "b" else "_" for word in _axes(text))
+
+
+def _axes(text: str) -> List[str]:
+    """`b (l + s) _`: a word of each."""
+    return re.findall(r"\([^()]*\)|[^\s()]+", text)
 
 
 def _rows(draft: "Draft") -> Tuple[str, Optional[str], int]:
@@ -157,9 +161,12 @@ def _splits(draft: "Draft", main: str, text: Optional[str], over: Tuple[str, ...
 
 
 def _joined(draft: "Draft", at: Any, over: Tuple[str, ...]) -> Optional[str]:
-    """Rows of all of them in one axis, of something that is no mask of keys."""
+    """Rows of all of them in one axis, of something that is no mask of keys. Channels may be as many: where one of the
+    dims varies rows were seen to."""
     whole, words = sum(draft.extents[name] for name in over), at.text.split()
-    axes = [axis for axis, n in enumerate(at.passed.shape) if n == whole]
+    varies = any(part not in draft.found.fixed for name in over for part in draft.fused.parts[name])
+    axes = [axis for axis, (n, word) in enumerate(zip(at.passed.shape, _axes(at.found)))
+            if n == whole and ("+" in word or not varies)]
     if len(axes) != 1 or "(" in at.text or words[axes[0]] != "_" or "mask" in at.passed.name:
         return None
     return " ".join("+".join(over) if axis == axes[0] else word for axis, word in enumerate(words))

@@ -41,6 +41,8 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
     _need_known(found, mesh, machine, sizes)
     search = _Search(found, model, mesh, grid.axis[0].size, method, saved_forwards)
     plan = search.along(False) if schedule is None and is_near(found) else None
+    if schedule is not None and any(stage.method in ("halo", "sums") for stage in schedule.stages):
+        plan = search.like(schedule)
     if plan is None:
         try:
             plan = search.drafted(schedule, machine, sizes)
@@ -122,6 +124,30 @@ class _Search:
                 self._tried.append((plan, plan.proof))
         return None
 
+    def like(self, schedule: Schedule) -> Plan:
+        """By a schedule that has halos or sums. Steps with these cut one dim all the way, so it is the one of them that
+        has every stage as the schedule has it."""
+        from .attended import method_of
+        found, model, method = self._found, self._model, method_of(schedule, self._method)
+        others: List[str] = []
+        for plan in itertools.chain.from_iterable(plans for within in (False, True) for plans in along_plans(
+                found, model, self._size, method, self._saved, within)):
+            try:
+                differs = _differs(schedule, schedule_of(found, model, plan, self._mesh, None, ""))
+            except Error as error:
+                differs = str(error)
+            if not differs:
+                plan.proof = _proved(model, plan, found, min(self._size, 3))
+                if plan.proof:
+                    plan.schedule, plan.stages = schedule, lines_of(schedule)
+                    return plan
+                differs = str(plan.proof)
+            others.append(f"{plan.why}: {differs}")
+        near = next(stage for stage in schedule.stages if stage.method in ("halo", "sums"))
+        raise UnsupportedError(f"the schedule of {schedule.model} has '{near.name}' {near.layout} by {near.method}: a "
+                               "plan with halos or sums cuts one dim all the way, and none has all stages so: "
+                               f"{'; '.join(dict.fromkeys(others)) or 'there is none'}")
+
     def drafted(self, schedule: Optional[Schedule], machine: Optional[MachineLike], sizes: str) -> Optional[Plan]:
         """By the planner's schedule; by one that is given in its own way and by its own method."""
         from .attended import method_of, need_method  # which builds on this
@@ -148,6 +174,14 @@ class _Search:
         return None
 
 
+def _differs(wanted: Schedule, seen: Schedule) -> str:
+    """The first stage that a schedule has otherwise."""
+    for want, got in zip(wanted.stages, seen.stages):
+        if (want.name, want.layout, want.method) != (got.name, got.layout, got.method):
+            return f"'{got.name}' has {got.layout} by {got.method}, and not {want.layout} by {want.method}"
+    return ""
+
+
 def _quickly(model: torch.nn.Module, plan: Plan, found: Exploration) -> Proof:
     return prove(model, plan, *found.given[0], ranks=2, gradients=False, **found.given[1])
 
@@ -163,6 +197,7 @@ class _At:
     """A tensor of a stage's call, as a step has it."""
 
     passed: Passed
+    found: str  #: its text in the dims of the exploration
     text: str
     beside: Set[str]
 
@@ -216,7 +251,13 @@ class Draft:
         methods = None if self.is_switching else "" if method == "auto" else f"*={method}"
         if "b" in self.found.dims and "b=" not in sizes:  # samples are not this mesh's to cut
             sizes = f"b=1,{sizes}" if sizes else "b=1"
-        return planner.plan(self.found.to_yaml(), mesh, machine=machine, sizes=sizes, methods=methods)
+        model = self.found.to_yaml()
+        try:
+            return planner.plan(model, mesh, machine=machine, sizes=sizes, methods=methods)
+        except ArgumentError:  # stages whose rows are those of several dims in one axis have no method in the file
+            if not methods:
+                raise
+            return planner.plan(model, mesh, machine=machine, sizes=sizes, methods="")
 
     def layouts(self, schedule: Schedule) -> Dict[str, Optional[str]]:
         """Of every stage the dim that is cut."""
@@ -237,7 +278,7 @@ class Draft:
         module = self.found.modules.get(call.module)
         texts = {} if module is None else module.given if side == "given" else {
             f"output.{name}" if name else "output": text for name, text in module.out.items()}
-        return [_At(passed, *self.fused.text(texts[passed.name])) for passed in getattr(call, side)
+        return [_At(passed, texts[passed.name], *self.fused.text(texts[passed.name])) for passed in getattr(call, side)
                 if passed.name in texts and not is_of_pairs(
                     texts[passed.name], shape=passed.shape)]
 

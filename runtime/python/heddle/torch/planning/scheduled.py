@@ -1,7 +1,7 @@
 """Between the planner's schedules and plans, both ways."""
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 
@@ -13,9 +13,11 @@ from ...schedule import Schedule
 from ..attending import Attend
 from ..exploring.exploration import Exploration
 from ..exploring.explorer import explored
+from ..halo import Halo
 from ..hooks import matching
 from ..linting.watched import Watched, watched
 from ..modules import pairs_of
+from ..sums import Sums
 
 
 _SEEN_MAX = 3  #: ranks, which are enough to see what stages have
@@ -59,16 +61,21 @@ def _layouts(found: Exploration, model: torch.nn.Module, steps: Any, seen: Watch
         held = made.held if made else []
         cut = sorted(next((x.cut for x in held if x.cut), ()))
         names = [name for name, extent in extents.items() for mine in cut if extent == seen.sizes[mine] and name != "b"]
-        attend = _attend(model, steps, stage.name)
-        if attend and attend.over in extents and not (held and all(x.is_whole for x in held)):
-            names.append(attend.over)  # rows beside those that are alike, of which nothing is seen
-        layouts[stage.name] = f"{names[0]}@{axis}/{attend.method if attend else 'local'}" if names else "*/local"
+        over, method = _method(model, steps, stage.name)
+        if over in extents and not (held and all(x.is_whole for x in held)):
+            names.append(over)  # rows beside those that are alike, of which nothing is seen
+        layouts[stage.name] = f"{names[0]}@{axis}/{method}" if names else "*/local"
     return layouts
 
 
-def _attend(model: torch.nn.Module, steps: Any, stage: str) -> Optional[Attend]:
-    """Of attention in it."""
+def _method(model: torch.nn.Module, steps: Any, stage: str) -> Tuple[str, str]:
+    """The dim of attention in it, and its method; else what the planner calls what it wants of other ranks."""
     names = {id(module): name for name, module in model.named_modules()}
-    return next((step for pattern, each in pairs_of(steps)
-                 for step in (each if isinstance(each, (list, tuple)) else [each]) if isinstance(step, Attend) and any(
-                     f"{names[id(module)]}.".startswith(f"{stage}.") for module in matching(model, pattern))), None)
+    within = [step for pattern, each in pairs_of(steps)
+              for step in (each if isinstance(each, (list, tuple)) else [each])
+              if isinstance(step, (Attend, Halo, Sums)) and any(
+                  f"{names[id(module)]}.".startswith(f"{stage}.") for module in matching(model, pattern))]
+    attend = next((step for step in within if isinstance(step, Attend)), None)
+    if attend is not None:
+        return attend.over if isinstance(attend.over, str) else "", attend.method
+    return "", "halo" if any(isinstance(step, Halo) for step in within) else "sums" if within else "local"
