@@ -56,6 +56,19 @@ class Cached(torch.nn.Module):
         return x * self.calls
 
 
+class Remembering(torch.nn.Module):
+    """All that it was ever given, in containers within containers."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.kept = 0, {"rows": [[]]}
+
+    def forward(self, x):
+        rows = self.kept["rows"][0]
+        rows.append(x)
+        return x + torch.cat(rows, 1).mean(1, keepdim=True)
+
+
 class Square(torch.nn.Module):
     """Rows and columns of which nobody can say which is which."""
 
@@ -74,6 +87,7 @@ ODD = {
     "lists": (Around(Stacked()), (2, 7, 4), "inner.listed", "s", "its result has no s"),
     "numpy's numbers": (Around(Drawn()), (2, 7, 4), "inner", "s", "the same arguments gave two results"),
     "a cache": (Around(Cached()), (2, 7, 4), "inner", "s", "the same arguments gave two results"),
+    "a cache of rows": (Around(Remembering()), (2, 7, 4), "inner", "s", "the same arguments gave two results"),
     "one row": (Around(torch.nn.Linear(4, 4)), (2, 1, 4), "inner", "s", "s has one row there"),
 }
 
@@ -92,7 +106,23 @@ def test_what_is_not_understood(name):
     assert before.keys() == model.__dict__.keys() and model.training
     assert all(torch.equal(x, state[key]) for key, x in model.state_dict().items())
     assert not any(m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m) for m in model.modules())
-    assert getattr(model.inner, "calls", 0) == 0
+    assert getattr(model.inner, "calls", 0) == 0 and getattr(model.inner, "kept", {"rows": [[]]}) == {"rows": [[]]}
+    try:
+        found.plan(model, "[sp=3]")
+    except heddle.UnsupportedError:
+        pass
+    assert torch.equal(numbers[0], torch.get_rng_state()) and (numbers[1] == numpy.random.get_state()[1]).all()
+
+
+def test_a_compiled_model_is_not_compiled_anew():
+    counted = []
+
+    def backend(graph, _):
+        counted.append(graph)
+        return graph.forward
+    model = torch.compile(Around(Attending()), backend=backend)
+    found = ht.explore(model, torch.randn(2, 7, 4))
+    assert found["_orig_mod.inner"].mixed == ("s",) and not counted, found
 
 
 def test_dims_that_cannot_be_told_apart():
@@ -212,7 +242,7 @@ def test_what_a_scale_of_almost_nothing_hides(scale):
     assert found["1"].mixed == ("s",) and str(found["1"].dims["s"]) == "halo of 1", found
     assert torch.equal(model[1].scale, torch.full((4,), scale))
     assert not ht.prove(model, [("1", ht.Split("x", "b s c", "s")), ("2", ht.Gather("output", "b s c", "s"))],
-                        torch.randn(2, 9, 4))
+                        torch.randn(2, 9, 4), gradients=False)
 
 
 class Listing(torch.nn.Module):

@@ -48,18 +48,20 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
     if not given:
         raise ArgumentError(f"explore: {type(model).__name__} was given no tensor, wanted the arguments of a forward")
     need_one_device("explore", model, args, kwargs)
-    with kept(model):
+    with kept(model) as put_back:
         try:
             shapes = shapes_of(model, args, kwargs)
         except Exception as error:  # whatever a model raises goes on
             note_dtypes(error, model, args, kwargs)
             raise
-        axes = _axes(model, args, kwargs, given, dims, shapes)
+        axes = _axes(model, args, kwargs, given, dims, shapes, put_back)
+        put_back()
         explorer = _Explorer(model, axes, shapes, progress)
         explorer.run(args, kwargs)
         fixed = tuple(name for name, dim in axes.dims.items() if dim.step == 0)
         made = Exploration(type(model).__name__, {name: dim.extent for name, dim in axes.dims.items()}, fixed,
                            {name: explorer.modules[name] for name in explorer.order}, explorer.notes, (args, kwargs))
+        put_back()
         made.flow = flow_of(model, args, kwargs, [stage.name for stage in made.stages()])
     _explored[model] = made
     return made
@@ -84,10 +86,11 @@ def _named_arguments(model: torch.nn.Module, args: Any, kwargs: Any) -> Tuple[An
 
 
 def _axes(model: torch.nn.Module, args: Any, kwargs: Any, given: Tensors, dims: Optional[Mapping[str, str]],
-          shapes: Shapes) -> Axes:
+          shapes: Shapes, put_back: Callable[[], None]) -> Axes:
     def runs(group: List[Axis], step: int) -> Optional[Shapes]:
         """The shapes with longer axes; None: the model refuses, or nothing that its modules make is longer."""
         more_args, more_kwargs = grown(args, kwargs, group, step, axes)
+        put_back()
         try:
             other = shapes_of(model, more_args, more_kwargs)
         except Exception:  # whatever a model raises

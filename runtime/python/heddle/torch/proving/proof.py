@@ -10,6 +10,7 @@ import torch
 
 from ...errors import ArgumentError, UnsupportedError
 from ..exploring.devices import need_one_device
+from ..exploring.kept import is_nothing, same_random
 from ..exploring.trees import Tensors, replaced, tensors_of
 from ..hooks import around_in
 from ..modules import put_on
@@ -70,7 +71,8 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
     seen: Dict[str, List[torch.Tensor]] = {}
     for name, module in whole.named_modules():
         module.register_forward_hook(_keeping(name, seen))
-    one = passed(whole, args, kwargs, gradients)
+    with same_random():
+        one = passed(whole, args, kwargs, gradients)
     turns, compared = Turns(ranks), _Compared(seen)
 
     def of_rank(rank: int) -> Tuple[Tensors, Tensors, Tensors, SimulatedRanks]:
@@ -81,7 +83,8 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
         _unwatched(each, mine, compared)
         return (*passed(each, args, kwargs, gradients), mine)
     try:
-        every = turns.run(of_rank)
+        with same_random():
+            every = turns.run(of_rank)
     except Exception as error:  # whatever a model raises
         return Proof(ranks, False, worst=compared.first, error=error, why=_raised(error, compared))
     return _judged(ranks, one, every, compared, model)
@@ -101,7 +104,7 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
         if type(p) is not torch.nn.Parameter:
             raise UnsupportedError(f"prove: a parameter is a {type(p).__name__}, wanted a model before fully_shard")
         data = p.detach()
-        if p.is_floating_point() and p.numel() > 0 and not data.any():
+        if is_nothing(p):
             draw = torch.Generator().manual_seed(at)
             data = (torch.randn(p.shape, generator=draw) * 0.1).to(p.device, p.dtype)
         memo[id(p)] = torch.nn.Parameter(data, p.requires_grad)
