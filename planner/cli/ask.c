@@ -147,6 +147,8 @@ static heddle_status describe(cli_answer *out, heddle_schedule *schedule, const 
                          .on = q->on,
                          .machine_from = q->machine_from,
                          .of_ranks = q->ranks,
+                         .is_forced =
+                             options->force != NULL || (options->methods != NULL && options->methods[0] != '\0'),
                          .is_step = options->backward};
     heddle_status st = heddle_schedule_get_info(&v->info, schedule);
     st = st == HEDDLE_OK ? heddle_forecast_create(&out->forecast, q->model, schedule, q->machine, &q->way) : st;

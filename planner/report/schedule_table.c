@@ -18,6 +18,9 @@ static const char *time_cell(char *out, double seconds)
     return seconds > 0 ? report_seconds(out, 16, seconds) : "-";
 }
 
+/* The column behind the layout, and by how much it may be exceeded; behind a longer one the row goes on in the next. */
+enum { LAYOUT_END = 30, SPARE = 3 };
+
 static void print_row(const schedule_view *v, const char *name, int i)
 {
     heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
@@ -34,8 +37,10 @@ static void print_row(const schedule_view *v, const char *name, int i)
     if (!is_end) {
         snprintf(waste, sizeof waste, "%.1f%%", report_waste(v, &stage.layout));
     }
-    printf("  %-14s %-13s %-9s %-8s %9s %9s %7s %9s %9s\n", name, report_layout(layout, sizeof layout, v, &edge.to),
-           is_end ? "" : stage.method, edge.kind,
+    if (printf("  %-14s %-13s", name, report_layout(layout, sizeof layout, v, &edge.to)) > LAYOUT_END + SPARE) {
+        printf("\n%*s", LAYOUT_END, "");
+    }
+    printf(" %-9s %-8s %9s %9s %7s %9s %9s\n", is_end ? "" : stage.method, edge.kind,
            bytes_cell(sent, edge.bytes_per_rank_max + (is_end ? 0 : stage.forward_bytes_per_rank_max)),
            bytes_cell(total, edge.bytes_total + (is_end ? 0 : stage.forward_bytes_total)), waste,
            time_cell(compute, at.compute_s + into.compute_s),

@@ -12,6 +12,7 @@ typedef struct schedule_view {
     heddle_schedule_info info;
     int nranks;
     int of_ranks;                    /* so many were asked for, on any mesh; 0: the mesh was */
+    int is_forced;                   /* methods or stages were asked for, other plans did not count */
     double elems, bytes;             /* of the whole tensor */
     const heddle_forecast *forecast; /* NULL: none */
     heddle_forecast_info of;

@@ -179,16 +179,18 @@ static void print_memory(const schedule_view *v)
 static void print_proof(const schedule_view *v)
 {
     const heddle_schedule_info *s = &v->info;
-    char value[16], bound[16], second[16], meshes[32] = "this mesh";
+    char value[16], bound[16], second[16], meshes[64] = "this mesh", sentence[256];
     if (s->objective == NULL) {
         return;
     }
     if (v->of_ranks > 0) {
-        snprintf(meshes, sizeof meshes, "any mesh of %d ranks", v->of_ranks);
+        snprintf(meshes, sizeof meshes, "any mesh of %d ranks%s", v->of_ranks,
+                 strcmp(s->objective, "gpu-seconds") == 0 ? " or of a divisor" : "");
     }
-    printf("objective %s: %s, the least of all plans on %s%s", s->objective,
-           report_value(value, 16, s->objective, s->value), meshes,
-           is_of_seconds(s->objective) ? "" : " within the slack");
+    snprintf(sentence, sizeof sentence, "objective %.32s: %s, the least of all plans %son %s%s", s->objective,
+             report_value(value, 16, s->objective, s->value), v->is_forced ? "that run as asked " : "", meshes,
+             is_of_seconds(s->objective) ? "" : " within the slack");
+    report_wrap(stdout, sentence, 0, 2, REPORT_COLUMNS - 1);
     if (s->lower_bound < s->value) {
         printf(";\n  without a search proven to be at least %s", report_value(bound, 16, s->objective, s->lower_bound));
     }

@@ -153,7 +153,7 @@ for shown in "plan hunyuanvideo -n 16" "explain hunyuanvideo -n 16" "compare hun
         failed=1
     }
 done
-for shown in "compare axial-3d -n 16 --baseline best" "compare axial-3d -n 64 --baseline best" "sweep stdit3-xl2 -n 64"; do
+for shown in "compare axial-3d -n 16 --baseline best" "compare axial-3d -n 64 --baseline best" "sweep stdit3-xl2 -n 64" "plan stdit3-xl2 -n 16 --objective slow-bytes --method t.attn=ring"; do
     # shellcheck disable=SC2086
     "$HEDDLE" $shown --machine 8x8xh100-nvlink+ib400 >"$folder/out" || failed=1
     awk 'length($0) > 100 { print; bad = 1 } END { exit bad }' "$folder/out" || {
@@ -177,6 +177,9 @@ sed -n '/^repetition 2$/,/^repetition/p' "$folder/out" | grep -q '  t.attn  *t@s
 }
 says "diff of the second" 0 "  t.attn           #2 " diff "$folder/four.json" "$folder/second.json"
 says "volume of the second" 0 "ring      t.attn #2 " volume stdit3-xl2 --layers 4 --schedule "$folder/second.json" $two
+says "all that are so" 0 "the least of all plans that run as asked on this mesh" plan stdit3-xl2 --mesh sp=2 $two --force 't.attn=/ring'
+says "all by a method" 0 "the least of all plans that run as asked on this mesh" simulate stdit3-xl2 --mesh sp=2 $two --method 't.attn=ring'
+says "fewer ranks are cheaper" 0 "the least of all plans on any mesh of 16 ranks or of a divisor;" plan hunyuanvideo -n 16 $two --objective gpu-seconds
 says "before the first" 2 "a force must look like" plan stdit3-xl2 -n 2 --force 't.attn#0=/ring'
 says "behind the last" 2 "has repetitions 1 to 28" plan stdit3-xl2 -n 2 --force 't.attn#29=/ring'
 says "why not the last" 0 "t.attn#28=/local: CHOSEN" explain stdit3-xl2 --mesh sp=4 $two --objective bytes --why-not 't.attn#28=/local'
