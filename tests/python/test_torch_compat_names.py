@@ -100,6 +100,9 @@ calls = [lambda x: hf.sequence_model_parallel_all_to_all_4D(x, scatter_dim=2, ga
 way_back = [lambda y: hf.sequence_model_parallel_all_to_all_4D(y, 1, 2)]
 boundary(lambda x: hf.sequence_model_parallel_shard(x, 1)[0],
          lambda x: hf.sequence_model_parallel_all_gather(x, dim=1), 2 * size, 1)
+whole = draw(1, 2, 13, 3)
+rows, length = hf.sequence_model_parallel_shard(whole, 1)
+same(hf.sequence_model_parallel_all_gather_with_unpad(rows, length, dim=1), whole)
 """,
     """
 from heddle.torch.compat.deepspeed import _SeqAllToAll, single_all_to_all

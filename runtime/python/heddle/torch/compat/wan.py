@@ -1,6 +1,9 @@
 """The names of wan.distributed.util. `group` is heeded."""
+from torch.distributed import get_rank, get_world_size
+
 from .exchange import all_to_all as exchanged, gather
-from .groups import comm_of
+
+__all__ = ["all_to_all", "gather_forward", "get_rank", "get_world_size"]
 
 
 def all_to_all(x, scatter_dim, gather_dim, group=None, **kwargs):
@@ -9,11 +12,3 @@ def all_to_all(x, scatter_dim, gather_dim, group=None, **kwargs):
 
 def gather_forward(input, dim):
     return gather(input, dim)
-
-
-def get_rank():
-    return comm_of().rank
-
-
-def get_world_size():
-    return comm_of().size
