@@ -116,6 +116,7 @@ heddle_status hd_search_walk_few(hd_walk *out, int *is_done, hd_search *s, hd_wa
     heddle_status st = HEDDLE_OK;
     hd_near near = {0};
     admitted all = {NULL, NULL};
+    const double most = bound != NULL ? (double)bound->part[0] : INFINITY;
     double floor = 0;
     *is_done = 0;
     if (!s->aim.is_time) {
@@ -123,10 +124,14 @@ heddle_status hd_search_walk_few(hd_walk *out, int *is_done, hd_search *s, hd_wa
     }
     HD_TRY(remember(&all, s));
     if (hd_near_applies(s)) {
-        HD_TRY(hd_near_open(&near, s));
-        HD_TRY(hd_near_walk(&floor, &near, bound == NULL));
+        HD_TRY(hd_near_open(&near, s, 0));
+        HD_TRY(hd_near_floor(&floor, &near, most + 1));
+        floor = floor <= most && !hd_near_walk(&near) ? 0 : floor;
     }
-    if (floor > 0) {
+    if (floor > most) {
+        out->cost = out->second = hd_cost_none;
+        *is_done = 1;
+    } else if (floor > 0) {
         st = grow(out, is_done, &near, &all, kind, bound, floor);
     } else if (bound == NULL && s->nstates > 2 * NARROW_STATES) {
         st = drop_hopeless(out, s, &all);
@@ -147,7 +152,7 @@ heddle_status hd_search_near_floor(int64_t *out, hd_search *s, int64_t bound)
         is_empty = is_empty || s->row[i].nadmitted == 0;
     }
     if (!is_empty && hd_near_applies(s)) {
-        HD_TRY(hd_near_open(&near, s));
+        HD_TRY(hd_near_open(&near, s, hd_near_is_rough(s)));
         HD_TRY(hd_near_floor(&floor, &near, (double)bound));
     }
 out:

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { FEW = 8 /* states that are not worth it */ };
+enum { FEW = 8, MANY = 256 /* states that are not worth it; that classes are worth it for */ };
 static const double EXACT = 0x1p52, EDGES_MAX = 1 << 24;
 
 /* --- the walks ---------------------------------------------------------------------------------------------------- */
@@ -28,17 +28,17 @@ static const double *walked_at(double *more, const hd_near *w, const hd_near_wal
     return at(w, walked->cost, i - cycles * walked->cycle, stage);
 }
 
-/* Adds what a step costs in its states; the others are not reached. */
-static void add_costs(double *here, const hd_near *w, const hd_row *row)
+/* What the classes of a step cost by themselves. */
+static const double *own_of(const hd_near *w, int step)
 {
-    for (int a = 0, i = 0; a < w->n; a++) {
-        const int state = w->layout[a];
-        if (i < row->nadmitted && row->admitted[i] == state) {
-            here[a] += (double)row->way[row->first[state]].price.cost.part[0];
-            i++;
-        } else {
-            here[a] = INFINITY;
-        }
+    return w->own + (size_t)w->s->row_of[step] * (size_t)w->n;
+}
+
+static void add_costs(double *here, const hd_near *w, int step)
+{
+    const double *own = own_of(w, step);
+    for (int i = 0; i < w->n; i++) {
+        here[i] += own[i];
     }
 }
 
@@ -80,43 +80,39 @@ static int find_cycle(int *is_steady, const hd_near *w, hd_near_walks *walked, i
 }
 
 /* One repetition, the `done`th from the first, or from the last. */
-static heddle_status walk_on(hd_near *w, hd_near_walks *to)
+static void walk_on(hd_near *w, hd_near_walks *to)
 {
-    heddle_status st = HEDDLE_OK;
-    const hd_search *s = w->s;
-    const int period = s->m->nstages, n = w->n;
+    const int period = w->s->m->nstages, n = w->n;
     for (int k = 0; k < period; k++) {
         double *here = at(w, to->cost, to->done, k);
         const double *before = k > 0 ? here - n : to->done > 0 ? at(w, to->cost, to->done - 1, period - 1) : NULL;
-        const hd_row *row = &s->row[s->row_of[to->done * period + k]];
-        HD_TRY(before != NULL ? hd_near_go_on(here, before, w, k, row) : HEDDLE_OK);
-        add_costs(here, w, row);
+        const int step = to->done * period + k;
+        if (before != NULL) {
+            hd_near_go_on(here, before, w, k);
+        } else {
+            memset(here, 0, (size_t)n * sizeof *here);
+        }
+        add_costs(here, w, step);
     }
-out:
-    return st;
 }
 
-static heddle_status go_to_end(double *here, hd_near *w, const hd_row *row)
+static heddle_status go_to_end(double *here, hd_near *w)
 {
     heddle_status st = HEDDLE_OK;
     const heddle_model *m = w->s->m;
-    double row_bytes = (double)m->stage[m->nstages - 1].channels * (double)heddle_dtype_bytes(m->dtype);
+    const double *own = own_of(w, w->s->nsteps - 1);
+    const double row_bytes = (double)m->stage[m->nstages - 1].channels * (double)heddle_dtype_bytes(m->dtype);
+    const int end = w->s->epilogue >= 0 ? w->index[w->s->epilogue] : -1;
     for (int i = 0; i < w->n; i++) {
-        here[i] = INFINITY;
-    }
-    for (int i = 0; i < row->nadmitted; i++) {
-        const int from = w->index[row->admitted[i]];
-        here[from] = 0;
-        HD_TRY(w->s->epilogue >= 0 ? hd_near_edge(&here[from], w, row_bytes, from, w->index[w->s->epilogue])
-                                   : HEDDLE_OK);
+        here[i] = own[i] < INFINITY ? 0 : INFINITY;
+        HD_TRY(own[i] < INFINITY && end >= 0 ? hd_near_edge(&here[i], w, row_bytes, i, end) : HEDDLE_OK);
     }
 out:
     return st;
 }
 
-/* The costs behind every step's state, its own aside. Edges are refined until these are what they were in `goal`, and
- * so much more for every repetition; goal NULL: none is. */
-static heddle_status walk_back(hd_near *w, hd_near_walks *from, const hd_near_walks *goal)
+/* The costs behind every step's state, its own aside. in_full: edges are refined. */
+static heddle_status walk_back(hd_near *w, hd_near_walks *from, int in_full)
 {
     heddle_status st = HEDDLE_OK;
     const hd_search *s = w->s;
@@ -124,16 +120,12 @@ static heddle_status walk_back(hd_near *w, hd_near_walks *from, const hd_near_wa
     for (int k = period - 1; k >= 0; k--) {
         double *here = at(w, from->cost, from->done, k);
         int next = k + 1 < period ? k + 1 : 0, step = (s->m->repeat - 1 - from->done) * period + k;
-        const hd_row *row = &s->row[s->row_of[step]];
         if (next > 0 || from->done > 0) {
             memcpy(w->behind, next > 0 ? here + n : at(w, from->cost, from->done - 1, 0), (size_t)n * sizeof *here);
-            add_costs(w->behind, w, &s->row[s->row_of[step + 1]]);
-            double more = 0;
-            const double *wanted = goal != NULL ? walked_at(&more, w, goal, from->done, k) : NULL;
-            more += goal != NULL ? goal->wanted * (from->done + 1) : 0;
-            HD_TRY(hd_near_go_back(here, w, next, row, wanted, more));
+            add_costs(w->behind, w, step + 1);
+            HD_TRY(hd_near_go_back(here, w, next, own_of(w, step), in_full));
         } else {
-            HD_TRY(go_to_end(here, w, row));
+            HD_TRY(go_to_end(here, w));
         }
     }
 out:
@@ -146,31 +138,26 @@ static double least_of_all(hd_near *w, const hd_near_walks *from)
     double more = 0, least = INFINITY;
     const double *cost = walked_at(&more, w, from, w->s->m->repeat - 1, 0);
     memcpy(w->behind, cost, (size_t)w->n * sizeof *cost);
-    add_costs(w->behind, w, &w->s->row[w->s->row_of[0]]);
+    add_costs(w->behind, w, 0);
     for (int i = 0; i < w->n; i++) {
         least = w->behind[i] + more < least ? w->behind[i] + more : least;
     }
     return least < EXACT ? least : 0;
 }
 
-/* All repetitions, or until more of them tell nothing new, or back from the end all walks cost `enough`; *is_known 0:
- * of the others nothing is known. */
-static heddle_status walk_all(int *is_known, hd_near *w, hd_near_walks *walked, int is_back, const hd_near_walks *goal,
-                              double enough)
+/* All repetitions, or until more of them tell nothing new, or all walks cost `enough`; *is_known 0: of the others
+ * nothing is known. */
+static heddle_status walk_all(int *is_known, hd_near *w, hd_near_walks *from, int in_full, double enough)
 {
     heddle_status st = HEDDLE_OK;
-    const int repeat = w->s->m->repeat, last = is_back ? 0 : w->s->m->nstages - 1;
+    const int repeat = w->s->m->repeat;
     int is_steady = 0;
     *is_known = 0;
-    while (!is_steady && walked->done < HD_NEAR_REPETITIONS && walked->done < repeat) {
-        if (is_back) {
-            HD_TRY(walk_back(w, walked, goal));
-        } else {
-            HD_TRY(walk_on(w, walked));
-        }
-        walked->done++;
-        *is_known = find_cycle(&is_steady, w, walked, last) || walked->done == repeat;
-        is_steady = is_steady || (is_back && *is_known && least_of_all(w, walked) >= enough);
+    while (!is_steady && from->done < HD_NEAR_REPETITIONS && from->done < repeat) {
+        HD_TRY(walk_back(w, from, in_full));
+        from->done++;
+        *is_known = find_cycle(&is_steady, w, from, 0) || from->done == repeat;
+        is_steady = is_steady || (*is_known && least_of_all(w, from) >= enough);
     }
 out:
     return st;
@@ -193,18 +180,16 @@ static void mark(hd_near *w, int repetition, double bound)
 }
 
 /* Edges between states that are admitted: of them the search wants to know all that there is. */
-static heddle_status refine_admitted(hd_near *w)
+static heddle_status tell_admitted(hd_near *w)
 {
     heddle_status st = HEDDLE_OK;
     const hd_search *s = w->s;
-    int more = 0;
     for (int k = 0; k < w->nsteps; k++) {
         const int step = w->step[k];
         const hd_row *from = &s->row[s->row_of[step - 1]], *to = &s->row[s->row_of[step]];
         for (int i = 0; i < from->nadmitted; i++) {
             for (int l = 0; l < to->nadmitted; l++) {
-                HD_TRY(hd_near_refine(&more, w, step % s->m->nstages, w->index[from->admitted[i]],
-                                      w->index[to->admitted[l]]));
+                HD_TRY(hd_near_tell(w, step % s->m->nstages, from->admitted[i], to->admitted[l]));
             }
         }
     }
@@ -234,7 +219,7 @@ heddle_status hd_near_drop(int *is_empty, hd_near *w, double bound)
         row->nadmitted = nadmitted;
         *is_empty |= nadmitted == 0;
     }
-    return *is_empty ? HEDDLE_OK : refine_admitted(w);
+    return *is_empty || w->idle_dim >= 0 ? HEDDLE_OK : tell_admitted(w);
 }
 
 int hd_near_applies(const hd_search *s)
@@ -248,32 +233,39 @@ int hd_near_applies(const hd_search *s)
            (is_steady || s->m->repeat <= HD_NEAR_REPETITIONS);
 }
 
-/* First by what the first rank receives. What is missing to the bound then is shared out among the repetitions, and
- * edges are refined as far as that takes. */
+int hd_near_is_rough(const hd_search *s)
+{
+    int is_idle = 0;
+    for (int d = 0; d < s->m->shape.ndim; d++) {
+        is_idle = is_idle || (d != s->m->channel_dim && s->m->shape.dim[d].extent == 1);
+    }
+    return is_idle && s->nstates > MANY && hd_near_applies(s);
+}
+
+/* First by what the first rank receives; where that is below the bound, by all of the few ranks. */
 heddle_status hd_near_floor(double *floor, hd_near *w, double bound)
 {
     heddle_status st = HEDDLE_OK;
     int is_known = 0;
-    HD_TRY(walk_all(&is_known, w, &w->to, 1, NULL, bound));
+    HD_TRY(walk_all(&is_known, w, &w->to, 0, bound));
     *floor = is_known ? least_of_all(w, &w->to) : 0;
     if (is_known && *floor < bound) {
-        w->to.wanted = ceil((bound - *floor) / w->s->m->repeat);
-        HD_TRY(walk_all(&is_known, w, &w->from, 1, &w->to, bound));
+        HD_TRY(walk_all(&is_known, w, &w->from, 1, bound));
         *floor = is_known ? least_of_all(w, &w->from) : *floor;
     }
 out:
     return st;
 }
 
-heddle_status hd_near_walk(double *floor, hd_near *w, int is_alone)
+int hd_near_walk(hd_near *w)
 {
-    heddle_status st = HEDDLE_OK;
-    int is_known = 0;
-    HD_TRY(is_alone ? refine_admitted(w) : HEDDLE_OK);
-    w->to.wanted = INFINITY;
-    HD_TRY(walk_all(&is_known, w, &w->from, 1, &w->to, INFINITY));
-    HD_TRY(is_known ? walk_all(&is_known, w, &w->to, 0, NULL, INFINITY) : HEDDLE_OK);
-    *floor = is_known ? least_of_all(w, &w->from) : 0;
-out:
-    return st;
+    hd_near_walks *to = &w->to;
+    const int repeat = w->s->m->repeat, last = w->s->m->nstages - 1;
+    int is_steady = 0, is_known = 0;
+    for (to->done = 0; !is_steady && to->done < HD_NEAR_REPETITIONS && to->done < repeat;) {
+        walk_on(w, to);
+        to->done++;
+        is_known = find_cycle(&is_steady, w, to, last) || to->done == repeat;
+    }
+    return is_known;
 }

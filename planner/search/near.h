@@ -24,67 +24,80 @@ typedef struct hd_near_part {
 
 /* Costs of the best walks to every state, its own with it, or behind it, from there to the end. */
 typedef struct hd_near_walks {
-    double *cost;  /* [repetition][stage][layout], repetitions from the first, or from the last */
-    double drift;  /* that every further cycle costs at least */
-    int cycle;     /* repetitions; 0: none is further */
-    double wanted; /* more in every repetition, from the walk whose goal this is */
+    double *cost; /* [repetition][stage][layout], repetitions from the first, or from the last */
+    double drift; /* that every further cycle costs at least */
+    int cycle;    /* repetitions; 0: none is further */
     int done;
 } hd_near_walks;
 
+/* A layout by its axes, a bit each: those that shard anything, none, each dim. */
+typedef struct hd_near_view {
+    const heddle_layout *layout;
+    unsigned shards, whole, cuts[HEDDLE_MAX_DIMS];
+} hd_near_view;
+
+/* Where a dim has one element an axis that shards it is idle, as one that shards nothing is. Layouts that differ in
+ * this alone are one class. Out of a class nothing is sent more than where idle axes shard nothing, for every rank has
+ * what it wants of its own; into it nothing more than where they shard that dim, for the first rank alone wants any. */
 typedef struct hd_near {
     hd_search *s;
     hd_levels levels;
-    int n;                           /* layouts: those that some stage admits, and the end's */
-    int *layout, *index;             /* [n] which of the search's; of all of these which of them, -1: none */
+    int n;                           /* classes of layouts: those that some stage admits, and the end's */
+    int *index;                      /* of the search's layouts the class, -1: none */
     int ndims, dim[HEDDLE_MAX_DIMS]; /* that a layout may shard */
+    int idle_dim;                    /* the first of them with one element, -1: every class is one layout */
     unsigned many;                   /* axes of more than one rank, a bit each */
     int coords[HD_NEAR_RANKS][HEDDLE_MAX_AXES];
-    unsigned *shards, *cuts, *whole; /* [n], [ndims][n], [n] axes that shard anything, a dim, nothing; a bit each */
+    hd_near_view *out, *into; /* [n] the layouts of a class that send least */
+    unsigned *cuts, *whole;   /* [ndims][n], [n] axes that shard a dim of more elements, that are idle */
     hd_near_moved copies[HD_NEAR_RANKS][HD_NEAR_MASKS]; /* ranks of the set of a level along these axes get as much */
     unsigned power[HD_NEAR_MASKS], nways; /* of 5, by its axis, for a set of axes together; for all that there are */
     hd_near_part *part;                   /* [HD_NEAR_RANKS][ndims][nways]: what every axis does to the dim */
     hd_near_table *table[HEDDLE_MACHINE_LINKS][2 * HD_NEAR_MASKS]; /* by what changes on which axes */
-    unsigned *change;                                              /* [n] to every layout, see hd_near_change */
-    char *wanted;                                                  /* [n] edges to it are made */
-    int nsteps, *step;                                             /* pairs of rows, by the second one's step */
-    char *admits;                                                  /* [nrows][n] */
-    double *covers;   /* [levels.count + 1][ndims][n] of a dim what the first rank has, what its sets have together */
-    double *lacks;    /* [levels.count + 1][n] */
-    double *edge;     /* [nwidths][n][n] between those that are wanted: never above */
-    char *is_refined; /* the same size: all that is known */
-    double *behind, *came; /* [n], [n] states */
-    int *open;             /* [n] states whose edges are refined */
+    unsigned *change;  /* [n] to every class: a bit for every axis, one more: all gather */
+    char *wanted;      /* [n] edges to it are made */
+    int nsteps, *step; /* pairs of rows, by the second one's step */
+    double *own;       /* [nrows][n] of a stage; not admitted: infinite */
+    double *covers;    /* [levels.count + 1][ndims][n] of a dim what the first rank has, what its sets have together */
+    double *lacks;     /* [levels.count + 1][n] */
+    double *edge;      /* [nwidths][n][n] between those that are wanted: never above */
+    char *is_refined;  /* [n] edges from it are looked at in full */
+    double *behind;    /* [n] */
     hd_near_walks to, from;
     char *kept; /* [nrows][n] states that stay */
 } hd_near;
 
 /* Seconds come first, and every set of ranks is a box of the mesh. */
 int hd_near_applies(const hd_search *search);
+/* Are classes of layouts far fewer than layouts? */
+int hd_near_is_rough(const hd_search *search);
 /* Makes the edges between all layouts that two stages admit, one behind the other, by the first rank alone. */
-heddle_status hd_near_open(hd_near *near, hd_search *search);
+heddle_status hd_near_open(hd_near *near, hd_search *search, int is_rough);
 void hd_near_close(hd_near *near);
-/* A bit for every axis that changes, and one more where all of them gather. */
-unsigned hd_near_change(const hd_near *near, int from, int to);
-/* The edges from a layout to those that are wanted, by what the first rank lacks there. */
+/* A layout of the search's; axes of one rank cut nothing. */
+hd_near_view hd_near_see(const hd_near *near, int layout);
+/* The edges from a class to those that are wanted, by what the first rank lacks there. */
 heddle_status hd_near_first(double *edge, hd_near *near, double row_bytes);
 /* Of a row before a stage. */
 double hd_near_row_bytes(const hd_near *near, int stage);
-/* What an edge of rows of so many bytes costs at least. */
+/* What an edge of rows of so many bytes between two classes costs at least. */
 heddle_status hd_near_edge(double *out, hd_near *near, double row_bytes, int from, int to);
-/* An edge before a stage is looked at in full; *more: it is dearer than it was. */
-heddle_status hd_near_refine(int *more, hd_near *near, int stage, int from, int to);
-/* near_steps.c: here[b] = the least of before[a] + the edge before `stage` from a, for the states of `row`; edges are
- * refined that this comes from. */
-heddle_status hd_near_go_on(double *here, const double *before, hd_near *near, int stage, const hd_row *row);
-/* here[a] = the least of the edge before `stage` to b + near->behind[b], for the states of `row`, at most goal[a] +
- * more; so far edges are refined; goal NULL: none is. */
-heddle_status hd_near_go_back(double *here, hd_near *near, int stage, const hd_row *row, const double *goal,
-                              double more);
+/* The edges from a class are looked at in full. */
+heddle_status hd_near_refine(hd_near *near, int from);
+/* lacks[1] and on: what is sent or received by the links of every level at most by one of the few ranks; change[] is
+ * set. */
+void hd_near_moved_most(hd_near *near, int from);
+/* The search knows as much of an edge between two of its layouts from now on. */
+heddle_status hd_near_tell(hd_near *near, int stage, int from, int to);
+/* near_steps.c: here[b] = the least of before[a] + the edge before `stage` from a. */
+void hd_near_go_on(double *here, const double *before, const hd_near *near, int stage);
+/* here[a] = the least of the edge before `stage` to b + near->behind[b], where own[a] is admitted. in_full: of edges
+ * that are refined. */
+heddle_status hd_near_go_back(double *here, hd_near *near, int stage, const double *own, int in_full);
 /* near.c: what no walk is below, 0: not known; looked for as far as it may be below the bound. */
 heddle_status hd_near_floor(double *floor, hd_near *near, double bound);
-/* The same without a bound, and hd_near_drop may follow. is_alone: no other mesh bounds its plans, so all
- * edges matter. */
-heddle_status hd_near_walk(double *floor, hd_near *near, int is_alone);
+/* Where it is, walks from the first stage, too, so that hd_near_drop may follow; 0: not known. */
+int hd_near_walk(hd_near *near);
 /* Of all rows the states go that no walk at or below the bound goes through; *is_empty: some row has none left. */
 heddle_status hd_near_drop(int *is_empty, hd_near *near, double bound);
 

@@ -19,9 +19,10 @@ enum {
 };
 static const double EXACT = 0x1p52;
 
-/* Picoseconds of an exchange by its bytes; -1: not looked up yet. */
+/* Picoseconds of an exchange by its bytes; -1: not looked up yet. is_loose: the least of those of all groups that are
+ * so many times as large, and of an all-to-all where it is a gather. */
 struct hd_near_table {
-    int level, exchange, group;
+    int level, exchange, group, is_loose;
     double ps[STEPS];
 };
 
@@ -35,12 +36,13 @@ void hd_near_tables_free(hd_prices *p)
     hd_free(p->table);
 }
 
-static heddle_status find_table(hd_near_table **out, hd_prices *p, int level, int exchange, int group)
+static heddle_status find_table(hd_near_table **out, hd_prices *p, int level, int exchange, int group, int is_loose)
 {
     heddle_status st = HEDDLE_OK;
     void *memory = NULL;
     for (int i = 0; i < p->ntables; i++) {
-        if (p->table[i]->level == level && p->table[i]->exchange == exchange && p->table[i]->group == group) {
+        const hd_near_table *t = p->table[i];
+        if (t->level == level && t->exchange == exchange && t->group == group && t->is_loose == is_loose) {
             *out = p->table[i];
             return HEDDLE_OK;
         }
@@ -49,7 +51,7 @@ static heddle_status find_table(hd_near_table **out, hd_prices *p, int level, in
         hd_grow((void **)&p->table, &p->tables_capacity, p->ntables, sizeof(hd_near_table *), "tables of exchanges"));
     HD_TRY(hd_alloc(&memory, 1, sizeof(hd_near_table), "a table of an exchange"));
     *out = p->table[p->ntables++] = memory;
-    **out = (hd_near_table){.level = level, .exchange = exchange, .group = group};
+    **out = (hd_near_table){.level = level, .exchange = exchange, .group = group, .is_loose = is_loose};
     for (int i = 0; i < STEPS; i++) {
         (*out)->ps[i] = -1;
     }
@@ -57,8 +59,22 @@ out:
     return st;
 }
 
+static double exchange_s(const hd_near_table *t, const heddle_machine *machine, int ranks, double bytes)
+{
+    const int link = machine->level[t->level].link;
+    double least = hd_machine_exchange_s(machine, link, t->exchange, t->group, bytes);
+    for (int group = t->group; t->is_loose && group <= ranks; group += t->group) {
+        const int is_one = ranks % group == 0;
+        const double some = is_one ? hd_machine_exchange_s(machine, link, t->exchange, group, bytes) : least;
+        const double all = is_one ? hd_machine_exchange_s(machine, link, HD_EXCHANGE_ALL_TO_ALL, group, bytes) : least;
+        least = some < least ? some : least;
+        least = all < least ? all : least;
+    }
+    return least;
+}
+
 /* What at least as many bytes as this take at least; one less, for the last digit of a product of powers. */
-static double least_ps(hd_near_table *t, const heddle_machine *machine, double bytes)
+static double least_ps(hd_near_table *t, const hd_near *w, double bytes)
 {
     uint64_t bits = 0;
     memcpy(&bits, &bytes, sizeof bits);
@@ -70,36 +86,50 @@ static double least_ps(hd_near_table *t, const heddle_machine *machine, double b
     if (*ps < 0) {
         bits = bits >> BITS_BELOW << BITS_BELOW;
         memcpy(&bytes, &bits, sizeof bytes);
-        const double seconds =
-            hd_machine_exchange_s(machine, machine->level[t->level].link, t->exchange, t->group, bytes);
-        *ps = floor(seconds * 1e12) - 1;
+        *ps = floor(exchange_s(t, w->s->pricer.machine, heddle_mesh_size(&w->s->mesh), bytes) * 1e12) - 1;
         *ps = *ps > EXACT ? EXACT : *ps > 0 ? *ps : 0;
     }
     return *ps;
 }
 
-unsigned hd_near_change(const hd_near *w, int from, int to)
+hd_near_view hd_near_see(const hd_near *w, int layout)
+{
+    hd_near_view v = {.layout = &w->s->layout[layout]};
+    for (int a = 0; a < w->s->mesh.naxes; a++) {
+        const int dim = v.layout->dim_of_axis[a];
+        v.shards |= (unsigned)(dim >= 0) << a;
+        v.whole |= (unsigned)(dim == HEDDLE_REPLICATED) << a;
+        for (int d = 0; d < w->ndims; d++) {
+            v.cuts[d] |= (unsigned)(dim == w->dim[d]) << a & w->many;
+        }
+    }
+    return v;
+}
+
+/* A bit for every axis that changes, and one more where all of them gather; of two classes those that must change. */
+static unsigned change_of(const hd_near *w, int from, int to)
 {
     unsigned same = w->whole[from] & w->whole[to];
     for (int d = 0; d < w->ndims; d++) {
         same |= w->cuts[d * w->n + from] & w->cuts[d * w->n + to];
     }
     const unsigned changed = w->many & ~same;
-    return changed << 1 | ((changed & ~(w->shards[from] & w->whole[to])) == 0);
+    return changed << 1 | ((changed & ~(~w->whole[from] & w->whole[to])) == 0);
 }
 
 static heddle_status table_of(hd_near_table **out, hd_near *w, int level, unsigned change)
 {
     heddle_status st = HEDDLE_OK;
-    if (w->table[level][change] == NULL) {
+    hd_near_table **table = &w->table[level][change];
+    if (*table == NULL) {
         int group = 1;
         for (int i = 0; i < w->s->mesh.naxes; i++) {
             group *= (change >> 1 >> i & 1) != 0 ? w->s->mesh.axis[i].size : 1;
         }
-        st = find_table(&w->table[level][change], w->s->prices, level,
-                        (change & 1) != 0 ? HD_EXCHANGE_ALL_GATHER : HD_EXCHANGE_ALL_TO_ALL, group > 1 ? group : 2);
+        st = find_table(table, w->s->prices, level, (change & 1) != 0 ? HD_EXCHANGE_ALL_GATHER : HD_EXCHANGE_ALL_TO_ALL,
+                        group > 1 ? group : 2, w->idle_dim >= 0);
     }
-    *out = w->table[level][change];
+    *out = *table;
     return st;
 }
 
@@ -109,7 +139,7 @@ static heddle_status take(double *ps, hd_near *w, int level, unsigned change, do
     heddle_status st = HEDDLE_OK;
     hd_near_table *t = NULL;
     HD_TRY(table_of(&t, w, level, change));
-    const double least = least_ps(t, w->s->pricer.machine, bytes);
+    const double least = least_ps(t, w, bytes);
     *ps = least > *ps ? least : *ps;
 out:
     return st;
@@ -132,16 +162,16 @@ out:
 
 /* What two layouts do to a dim, as rank `r` of the few sees it: as the first one does, along an axis that cuts nothing
  * of it. An axis cuts it before, before and behind, behind alone, with another dim cut before or none, or never. */
-static const hd_near_part *part_of(hd_near *w, int r, int d, int from, int to)
+static const hd_near_part *part_of(hd_near *w, int r, int d, const hd_near_view *from, const hd_near_view *to)
 {
-    const unsigned a = w->cuts[d * w->n + from], b = w->cuts[d * w->n + to], other = b & ~a & w->shards[from];
+    const unsigned a = from->cuts[d], b = to->cuts[d], other = b & ~a & from->shards;
     const unsigned way = w->power[a & ~b] + 2 * w->power[a & b] + 3 * w->power[other] + 4 * w->power[b & ~a & ~other];
     r = ((a | b) >> r & 1) != 0 ? r : 0;
     hd_near_part *p = &w->part[((unsigned)r * (unsigned)w->ndims + (unsigned)d) * w->nways + way];
     if (!p->is_known) {
         hd_edge_part made;
-        hd_edge_part_at(&made, &w->s->m->shape, &w->s->mesh, &w->levels, &w->s->layout[w->layout[from]],
-                        &w->s->layout[w->layout[to]], w->dim[d], w->coords[r]);
+        hd_edge_part_at(&made, &w->s->m->shape, &w->s->mesh, &w->levels, from->layout, to->layout, w->dim[d],
+                        w->coords[r]);
         p->is_known = 1;
         p->own = (double)made.own;
         for (int l = 0; l < w->levels.count; l++) {
@@ -152,46 +182,79 @@ static const hd_near_part *part_of(hd_near *w, int r, int d, int from, int to)
     return p;
 }
 
-/* Elements by the links of every level: the most that one of the few ranks sends or receives. A neighbour along an axis
- * that does not change has what the first rank has. Loops run over all levels that there may be, those of the machine
- * or not: so compilers unroll them. */
-static void moved_least(double most[HD_LEVELS], hd_near *w, int from, int to, unsigned changed)
+/* most[l * n]: elements by the links of level l, raised to what one rank sends or receives: the product of what two
+ * layouts do to every dim. `levels` is a constant where this is called, so that compilers unroll the loops. */
+static inline void raise_to(double *most, size_t n, const hd_near *w, const hd_near_part *const part[],
+                            const double *copies, int levels)
 {
-    const unsigned gathered = w->shards[from] & ~w->shards[to];
-    hd_near_moved all = {{0}};
-    for (int r = 0; r < w->s->mesh.naxes; r++) {
-        if (r > 0 && (changed >> r & 1) == 0) {
-            continue;
-        }
-        hd_near_moved moved = w->copies[r][gathered];
-        double own = 1;
-        for (int d = 0; d < w->ndims; d++) {
-            const hd_near_part *p = part_of(w, r, d, from, to);
-            own *= p->own;
-            for (int i = 0; i < 2 * HD_LEVELS; i++) {
-                moved.x[i] *= p->moved.x[i];
-            }
-        }
-        for (int i = 0; i < 2 * HD_LEVELS; i++) {
-            const double more = moved.x[i] - (i > 1 ? moved.x[i - 2] : own);
-            all.x[i] = more > all.x[i] ? more : all.x[i];
+    double moved[2 * HD_LEVELS], own = 1;
+    for (int i = 0; i < 2 * levels; i++) {
+        moved[i] = copies[i];
+    }
+    for (int d = 0; d < w->ndims; d++) {
+        own *= part[d]->own;
+        for (int i = 0; i < 2 * levels; i++) {
+            moved[i] *= part[d]->moved.x[i];
         }
     }
-    for (int l = 0; l < HD_LEVELS; l++) {
-        most[l] = all.x[2 * l] > all.x[2 * l + 1] ? all.x[2 * l] : all.x[2 * l + 1];
+    for (int l = 0; l < levels; l++, most += n) {
+        const double sent = moved[2 * l] - (l > 0 ? moved[2 * l - 2] : own);
+        const double received = moved[2 * l + 1] - (l > 0 ? moved[2 * l - 1] : own);
+        *most = sent > *most ? sent : *most;
+        *most = received > *most ? received : *most;
     }
 }
 
-/* An edge of rows of so many bytes. */
+/* Axes along which a neighbour of the first rank is looked at: those that change, for else it has what the first rank
+ * has. One along an axis that is idle before holds nothing in some layouts of a class, all in others. */
+static unsigned looked_along(const hd_near *w, int from, unsigned change)
+{
+    return change >> 1 & (w->idle_dim >= 0 ? w->out[from].shards : w->many);
+}
+
+void hd_near_moved_most(hd_near *w, int from)
+{
+    const hd_near_view *a = &w->out[from];
+    const size_t n = (size_t)w->n;
+    memset(w->lacks + n, 0, (size_t)w->levels.count * n * sizeof *w->lacks);
+    for (int r = 0; r < w->s->mesh.naxes; r++) {
+        const hd_near_part *known[HEDDLE_MAX_DIMS][HD_NEAR_MASKS] = {{NULL}};
+        for (int to = 0; to < w->n; to++) {
+            const hd_near_view *b = &w->into[to];
+            const hd_near_part *part[HEDDLE_MAX_DIMS];
+            if (w->change[to] >> 1 == 0 || (r > 0 && (looked_along(w, from, w->change[to]) >> r & 1) == 0)) {
+                continue;
+            }
+            for (int d = 0; d < w->ndims; d++) {
+                const hd_near_part **at = &known[d][b->cuts[d]];
+                part[d] = *at = *at != NULL ? *at : part_of(w, r, d, a, b);
+            }
+            const double *copies = w->copies[r][a->shards & ~b->shards].x;
+            if (w->levels.count <= 2) {
+                raise_to(w->lacks + n + to, n, w, part, copies, 2);
+            } else {
+                raise_to(w->lacks + n + to, n, w, part, copies, HD_LEVELS);
+            }
+        }
+    }
+}
+
 heddle_status hd_near_edge(double *out, hd_near *w, double row_bytes, int from, int to)
 {
     heddle_status st = HEDDLE_OK;
-    const unsigned change = hd_near_change(w, from, to);
+    const hd_near_view *a = &w->out[from], *b = &w->into[to];
+    const unsigned change = change_of(w, from, to), along = looked_along(w, from, change);
     double most[HD_LEVELS] = {0};
-    *out = 0;
-    if (change >> 1 != 0) {
-        moved_least(most, w, from, to, change >> 1);
+    for (int r = 0; r < w->s->mesh.naxes && change >> 1 != 0; r++) {
+        const hd_near_part *part[HEDDLE_MAX_DIMS];
+        for (int d = 0; d < w->ndims; d++) {
+            part[d] = part_of(w, r, d, a, b);
+        }
+        if (r == 0 || (along >> r & 1) != 0) {
+            raise_to(most, 1, w, part, w->copies[r][a->shards & ~b->shards].x, HD_LEVELS);
+        }
     }
+    *out = 0;
     for (int l = 0; l < w->levels.count; l++) {
         HD_TRY(most[l] > 0 ? take(out, w, l, change, most[l] * row_bytes) : HEDDLE_OK);
     }
@@ -204,22 +267,15 @@ double hd_near_row_bytes(const hd_near *w, int stage)
     return (double)w->s->m->stage[stage].in_channels * (double)heddle_dtype_bytes(w->s->m->dtype);
 }
 
-/* The edge is looked at by all of the few ranks; the search knows as much of it from now on. *more: it is dearer than
- * what was known. */
-heddle_status hd_near_refine(int *more, hd_near *w, int stage, int from, int to)
+heddle_status hd_near_tell(hd_near *w, int stage, int from, int to)
 {
     heddle_status st = HEDDLE_OK;
-    const size_t n = (size_t)w->n, all = (size_t)w->s->nlayouts, width = (size_t)w->s->width_of[stage];
-    const size_t at = (width * n + (size_t)from) * n + (size_t)to;
-    double edge = 0;
-    *more = 0;
-    if (from != to && !w->is_refined[at]) {
-        HD_TRY(hd_near_edge(&edge, w, hd_near_row_bytes(w, stage), from, to));
-        *more = edge > w->edge[at];
-        w->edge[at] = *more ? edge : w->edge[at];
-        w->is_refined[at] = 1;
-        int64_t *least = &w->s->least[(width * all + (size_t)w->layout[from]) * all + (size_t)w->layout[to]];
-        *least = *least != 0 ? *least : (int64_t)w->edge[at] + 1;
+    const size_t all = (size_t)w->s->nlayouts, n = (size_t)w->n, width = (size_t)w->s->width_of[stage];
+    const int a = w->index[from], b = w->index[to];
+    int64_t *least = &w->s->least[(width * all + (size_t)from) * all + (size_t)to];
+    if (*least == 0 && from != to) {
+        HD_TRY(hd_near_refine(w, a));
+        *least = (int64_t)w->edge[(width * n + (size_t)a) * n + (size_t)b] + 1;
     }
 out:
     return st;

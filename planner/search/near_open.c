@@ -5,6 +5,7 @@
 #include "runtime/base/base.h"
 #include "runtime/layout/algebra.h"
 
+#include <math.h>
 #include <string.h>
 
 /* What the first rank lacks in each state, by the links of every level. Its blocks begin where their dims do, and so do
@@ -51,7 +52,7 @@ static void changes(hd_near *w, int from)
     }
     for (int to = 0; to < n; to++) {
         const unsigned changed = w->many & ~w->change[to];
-        w->change[to] = changed << 1 | ((changed & ~(w->shards[from] & w->whole[to])) == 0);
+        w->change[to] = changed << 1 | ((changed & ~(~w->whole[from] & w->whole[to])) == 0);
     }
 }
 
@@ -72,7 +73,7 @@ static void set_steps(hd_near *w)
     }
 }
 
-/* Layouts in which a stage with this width before it may be, where the stage before it may be in `from`. */
+/* Classes in which a stage with this width before it may be, where the stage before it may be in `from`. */
 static int set_wanted(char *restrict wanted, const hd_near *w, int width, int from)
 {
     const hd_search *s = w->s;
@@ -80,24 +81,28 @@ static int set_wanted(char *restrict wanted, const hd_near *w, int width, int fr
     memset(wanted, 0, (size_t)w->n);
     for (int i = 0; i < w->nsteps; i++) {
         const int step = w->step[i];
-        const char *restrict admits = w->admits + s->row_of[step] * w->n;
-        if (s->width_of[step % s->m->nstages] == width && w->admits[s->row_of[step - 1] * w->n + from]) {
+        const double *restrict own = w->own + (size_t)s->row_of[step] * (size_t)w->n;
+        if (s->width_of[step % s->m->nstages] == width && w->own[s->row_of[step - 1] * w->n + from] < INFINITY) {
             any = 1;
             for (int to = 0; to < w->n; to++) {
-                wanted[to] |= admits[to];
+                wanted[to] |= own[to] < INFINITY;
             }
         }
     }
     return any;
 }
 
-/* From one layout, before all stages that rows of another width come to. */
-static heddle_status make_edges_from(hd_near *w, int from)
+/* From one class, before all stages that rows of another width come to. */
+static heddle_status make_edges_from(hd_near *w, int from, int in_full)
 {
     heddle_status st = HEDDLE_OK;
     const size_t n = (size_t)w->n;
-    lacked(w, from);
     changes(w, from);
+    if (in_full) {
+        hd_near_moved_most(w, from);
+    } else {
+        lacked(w, from);
+    }
     for (int k = 0; k < w->s->m->nstages; k++) {
         const int width = w->s->width_of[k];
         int is_made = 0;
@@ -116,32 +121,62 @@ static heddle_status make_edges(hd_near *w)
 {
     heddle_status st = HEDDLE_OK;
     for (int from = 0; st == HEDDLE_OK && from < w->n; from++) {
-        st = make_edges_from(w, from);
+        st = make_edges_from(w, from, 0);
     }
     return st;
 }
 
-/* In the order of the search's. */
-static heddle_status set_layouts(hd_near *w)
+heddle_status hd_near_refine(hd_near *w, int from)
+{
+    heddle_status st = w->is_refined[from] ? HEDDLE_OK : make_edges_from(w, from, 1);
+    w->is_refined[from] = 1;
+    return st;
+}
+
+/* The state that is like this one, but all idle axes do what a digit of states says. */
+static int with_idle(const hd_near *w, int state, int digit)
+{
+    const hd_search *s = w->s;
+    const int base = w->ndims + 1;
+    int like = state;
+    for (int a = 0, place = 1; a < s->mesh.naxes; a++, place *= base) {
+        const int dim = s->layout[state].dim_of_axis[a];
+        const int is_idle = dim == HEDDLE_REPLICATED || (w->idle_dim >= 0 && s->m->shape.dim[dim].extent == 1);
+        like += is_idle ? (digit - state / place % base) * place : 0;
+    }
+    return like;
+}
+
+/* Classes are numbered in the order of those states in which idle axes shard nothing. */
+static heddle_status set_classes(hd_near *w)
 {
     heddle_status st = HEDDLE_OK;
     void *memory = NULL;
     const hd_search *s = w->s;
-    HD_TRY(hd_alloc(&memory, (size_t)s->nlayouts, sizeof *w->layout, "layouts"));
-    w->layout = memory;
+    const int into = w->idle_dim >= 0 ? w->idle_dim : w->ndims;
     HD_TRY(hd_alloc(&memory, (size_t)s->nlayouts, sizeof *w->index, "layouts"));
     w->index = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nstates, sizeof *w->out, "layouts"));
+    w->out = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nstates, sizeof *w->into, "layouts"));
+    w->into = memory;
     for (int i = 0; i < s->nrows; i++) {
         for (int k = 0; k < s->row[i].nadmitted; k++) {
-            w->index[s->row[i].admitted[k]] = 1;
+            w->index[with_idle(w, s->row[i].admitted[k], w->ndims)] = 1;
         }
     }
-    if (s->epilogue >= 0) {
-        w->index[s->epilogue] = 1;
+    if (s->epilogue >= 0 && s->epilogue < s->nstates) {
+        w->index[with_idle(w, s->epilogue, w->ndims)] = 1;
+    }
+    for (int i = 0; i < s->nstates; i++) {
+        if (w->index[i] != 0) {
+            w->out[w->n] = hd_near_see(w, i);
+            w->into[w->n] = hd_near_see(w, with_idle(w, i, into));
+            w->index[i] = ++w->n;
+        }
     }
     for (int i = 0; i < s->nlayouts; i++) {
-        w->layout[w->n] = i;
-        w->index[i] = w->index[i] != 0 ? w->n++ : -1;
+        w->index[i] = i < s->nstates ? w->index[with_idle(w, i, w->ndims)] - 1 : -1;
     }
 out:
     return st;
@@ -164,8 +199,6 @@ static heddle_status room(hd_near *w)
     const size_t n = (size_t)w->n, steps = (size_t)w->s->m->nstages * n;
     const size_t repetitions = (size_t)(w->s->m->repeat < HD_NEAR_REPETITIONS ? w->s->m->repeat : HD_NEAR_REPETITIONS);
     HD_TRY(hd_alloc(&memory, n, sizeof(unsigned), "layouts"));
-    w->shards = memory;
-    HD_TRY(hd_alloc(&memory, n, sizeof(unsigned), "layouts"));
     w->whole = memory;
     HD_TRY(hd_alloc(&memory, (size_t)w->ndims * n, sizeof(unsigned), "layouts"));
     w->cuts = memory;
@@ -177,22 +210,18 @@ static heddle_status room(hd_near *w)
     w->step = memory;
     HD_TRY(hd_alloc(&memory, n, 1, "layouts"));
     w->wanted = memory;
-    HD_TRY(hd_alloc(&memory, (size_t)w->s->nrows * n, 1, "layouts"));
-    w->admits = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)w->s->nrows * n, sizeof(double), "costs"));
+    w->own = memory;
     HD_TRY(hd_alloc(&memory, (size_t)((w->levels.count + 1) * w->ndims) * n, sizeof(double), "layouts"));
     w->covers = memory;
-    HD_TRY(hd_alloc(&memory, (size_t)(w->levels.count + 1) * n, sizeof(double), "layouts"));
+    HD_TRY(hd_alloc(&memory, (size_t)(HD_LEVELS + 1) * n, sizeof(double), "layouts"));
     w->lacks = memory;
     HD_TRY(hd_alloc(&memory, (size_t)w->s->nwidths * n * n, sizeof(double), "edges"));
     w->edge = memory;
-    HD_TRY(hd_alloc(&memory, (size_t)w->s->nwidths * n * n, 1, "edges"));
+    HD_TRY(hd_alloc(&memory, n, 1, "edges"));
     w->is_refined = memory;
     HD_TRY(hd_alloc(&memory, n, sizeof(double), "costs"));
     w->behind = memory;
-    HD_TRY(hd_alloc(&memory, n, sizeof(double), "costs"));
-    w->came = memory;
-    HD_TRY(hd_alloc(&memory, n, sizeof *w->open, "layouts"));
-    w->open = memory;
     HD_TRY(hd_alloc(&memory, repetitions * steps, sizeof(double), "costs"));
     w->to.cost = memory;
     HD_TRY(hd_alloc(&memory, repetitions * steps, sizeof(double), "costs"));
@@ -209,7 +238,6 @@ static void set_ranks(hd_near *w)
     const heddle_mesh *mesh = &w->s->mesh;
     hd_edge_widths(width, mesh, &w->levels);
     for (int r = 0; r < w->s->mesh.naxes; r++) {
-        w->many |= (unsigned)(mesh->axis[r].size > 1) << r;
         for (int a = 0; a < mesh->naxes; a++) {
             w->coords[r][a] = a == r && r > 0 && mesh->axis[a].size > 1;
         }
@@ -231,18 +259,21 @@ static void set_ranks(hd_near *w)
 static void set_states(hd_near *w)
 {
     for (int i = 0; i < w->s->nrows; i++) {
-        for (int k = 0; k < w->s->row[i].nadmitted; k++) {
-            w->admits[i * w->n + w->index[w->s->row[i].admitted[k]]] = 1;
+        const hd_row *row = &w->s->row[i];
+        double *own = w->own + (size_t)i * (size_t)w->n;
+        for (int k = 0; k < w->n; k++) {
+            own[k] = INFINITY;
+        }
+        for (int k = 0; k < row->nadmitted; k++) {
+            const int state = row->admitted[k], at = w->index[state];
+            const double cost = (double)row->way[row->first[state]].price.cost.part[0];
+            own[at] = cost < own[at] ? cost : own[at];
         }
     }
     for (int i = 0; i < w->n; i++) {
-        for (int a = 0; a < w->s->mesh.naxes; a++) {
-            const int dim = w->s->layout[w->layout[i]].dim_of_axis[a];
-            w->shards[i] |= (unsigned)(dim >= 0) << a;
-            w->whole[i] |= (unsigned)(dim == HEDDLE_REPLICATED) << a;
-            for (int d = 0; d < w->ndims; d++) {
-                w->cuts[d * w->n + i] |= (unsigned)(dim == w->dim[d] && w->s->mesh.axis[a].size > 1) << a;
-            }
+        w->whole[i] = w->out[i].whole;
+        for (int d = 0; d < w->ndims; d++) {
+            w->cuts[d * w->n + i] = w->out[i].cuts[d];
         }
     }
 }
@@ -260,7 +291,7 @@ static void set_covers(hd_near *w)
             for (int i = 0; i < w->n; i++) {
                 int64_t length = w->s->m->shape.dim[w->dim[d]].extent;
                 for (int a = 0; a < mesh->naxes; a++) {
-                    const int is_cut = w->s->layout[w->layout[i]].dim_of_axis[a] == w->dim[d];
+                    const int is_cut = w->out[i].layout->dim_of_axis[a] == w->dim[d];
                     length =
                         is_cut ? heddle_shard_start(length, mesh->axis[a].size, l > 0 ? width[l - 1][a] : 1) : length;
                 }
@@ -270,17 +301,21 @@ static void set_covers(hd_near *w)
     }
 }
 
-heddle_status hd_near_open(hd_near *w, hd_search *s)
+heddle_status hd_near_open(hd_near *w, hd_search *s, int is_rough)
 {
     heddle_status st = HEDDLE_OK;
-    *w = (hd_near){.s = s, .levels = hd_price_levels(s->pricer.machine, &s->mesh)};
+    *w = (hd_near){.s = s, .idle_dim = -1, .levels = hd_price_levels(s->pricer.machine, &s->mesh)};
     for (int d = 0; d < s->m->shape.ndim; d++) {
         if (d != s->m->channel_dim) {
+            w->idle_dim = is_rough && w->idle_dim < 0 && s->m->shape.dim[d].extent == 1 ? w->ndims : w->idle_dim;
             w->dim[w->ndims++] = d;
         }
     }
+    for (int a = 0; a < s->mesh.naxes; a++) {
+        w->many |= (unsigned)(s->mesh.axis[a].size > 1) << a;
+    }
     set_powers(w);
-    HD_TRY(set_layouts(w));
+    HD_TRY(set_classes(w));
     HD_TRY(room(w));
     set_ranks(w);
     set_states(w);
@@ -293,7 +328,6 @@ out:
 
 void hd_near_close(hd_near *w)
 {
-    HD_FREE_ALL(w->layout, w->index, w->shards, w->whole, w->cuts, w->part, w->change, w->wanted, w->admits, w->step,
-                w->covers, w->lacks, w->edge, w->is_refined, w->behind, w->came, w->open, w->to.cost, w->from.cost,
-                w->kept);
+    HD_FREE_ALL(w->index, w->out, w->into, w->whole, w->cuts, w->part, w->change, w->wanted, w->own, w->step, w->covers,
+                w->lacks, w->edge, w->is_refined, w->behind, w->to.cost, w->from.cost, w->kept);
 }

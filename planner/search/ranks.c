@@ -1,7 +1,8 @@
 /* heddle_plan_ranks: every mesh of so many ranks. Prices are kept from mesh to mesh. Of all meshes first what their
  * stages alone cost; in that order, those with few axes first, which have few layouts and plans nearly as good, what no
- * walk is below (near.h), and a mesh where that is less than on those before it is searched at once. So most meshes
- * cost more by their stages than what was found, and are not looked at. */
+ * walk is below (near.h). A mesh where that is less than on those before it is searched at once; one of as many axes as
+ * there may be later, in the order of these floors. So most meshes cost more by their stages than what was found, and
+ * are not looked at. */
 #include "planner/search/search_internal.h"
 
 #include "runtime/base/base.h"
@@ -153,7 +154,7 @@ static heddle_status look_at(best_mesh *b, candidate *c, int64_t *least)
         c->floor = near.part[0] > c->floor ? near.part[0] : c->floor;
     }
     c->is_looked_at = 1;
-    if (c->floor <= *least || !is_known) {
+    if ((c->floor <= *least && c->mesh.naxes < HEDDLE_MAX_AXES) || !is_known) {
         *least = is_known ? c->floor : *least;
         st = is_hopeless(b, c) ? HEDDLE_OK : try_mesh(b, &s, c);
     }

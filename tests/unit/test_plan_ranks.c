@@ -74,6 +74,40 @@ HD_CASE(takes_the_best_of_all_meshes)
     heddle_machine_destroy(machine);
 }
 
+/* Where the batch is one sample axes that shard it, and those that shard nothing, are looked at together. */
+HD_CASE(takes_the_best_of_all_meshes_for_one_sample)
+{
+    static const char *const orders[] = {"t-s-w-", "t-s-w-", "s-t-w-"};
+    heddle_machine *machine = NULL;
+    const int ranks = 24;
+    int with_most = 0;
+    HD_OK(heddle_machine_load(&machine, "6x4xl20-pcie+eth100"));
+    for (int trial = 0; trial < 3; trial++) {
+        char dims[256];
+        heddle_schedule *s = NULL;
+        heddle_plan_options o;
+        found best = {0, 0, 0};
+        snprintf(dims, sizeof dims, "b: {size: 1, role: batch}, t: %d, s: %d, w: %d, c: {size: 256, role: channel}",
+                 8 + below(17), 16 + below(33), 16 + below(33));
+        heddle_model *model = make_model("bf16", dims, "b, t, s, w, c", orders[trial], 28, 8, "");
+        heddle_plan_options_init(&o);
+        o.methods = "";
+        o.epilogue = trial == 0 ? "*" : "any";
+        o.machine = machine;
+        try_all(&best, model, &o, &(heddle_mesh){0}, ranks, 1);
+        HD_OK(heddle_plan_ranks(&s, model, ranks, &o));
+        with_most += info_of(s).mesh.naxes == HEDDLE_MAX_AXES;
+        if (info_of(s).value != best.value) {
+            fail_msg("trial %d: {%s} on %d ranks: %.17g, %.17g on the best mesh", trial, dims, ranks, info_of(s).value,
+                     best.value);
+        }
+        heddle_schedule_destroy(s);
+        heddle_model_destroy(model);
+    }
+    assert_true(with_most > 0); /* where there are enough layouts for it */
+    heddle_machine_destroy(machine);
+}
+
 static void names_of(char *out, size_t out_bytes, const heddle_model *model, int ranks, const heddle_plan_options *o)
 {
     heddle_schedule *s = NULL;
