@@ -106,3 +106,27 @@ wanted = F.scaled_dot_product_attention(*[torch.cat([draw(r, 2, 4, 3, 8) for r i
 close(even, part(wanted.transpose(1, 2), 1), 3e-6)
 ended()
 """, 4)
+
+
+def test_a_ring_is_compiled_once_for_all_lengths(tmp_path):
+    fork(tmp_path, ATTENTION + """
+def ring(q, k, v, sizes, seen):
+    world = dist.group.WORLD
+    o, lse = hc.attention(q.sin(), k, v, None, world, causal=True, return_lse=True, ring_sizes=sizes)
+    return hc.attention(o, k, v.cos(), None, world, key_mask=seen, ring_sizes=sizes), lse
+
+def stepped(function, xs, *more):
+    xs = [x.clone().requires_grad_() for x in xs]
+    found = function(*xs, *more)
+    return [*found, *torch.autograd.grad(found, xs, [y.detach().cos() for y in found])]
+
+compiled = torch.compile(ring, backend="aot_eager", fullgraph=True, dynamic=True)
+for s in (25, 21, 29):  # the first has as many rows as nothing else: torch would take both for one number
+    sizes = lengths(s, size)
+    q, k, v = (part(draw(s + i, 2, s, heads, 16), 1, sizes) for i, heads in enumerate((4, 2, 2)))
+    seen = part(torch.arange(2 * s).view(2, s) % 5 != 2, 1, sizes)
+    for got, wanted in zip(stepped(compiled, (q, k, v), sizes, seen), stepped(ring, (q, k, v), sizes, seen)):
+        assert torch.equal(got, wanted), (s, (got - wanted).abs().max())
+assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1, torch._dynamo.utils.counters["stats"]
+ended()
+""", 3)

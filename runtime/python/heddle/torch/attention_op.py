@@ -108,6 +108,18 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Li
     return o.transpose(1, 2) if heads_first else o
 
 
+def of_family(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, numbers: Sequence[Any], family: int, log_sum_exp: bool,
+              method: str) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
+    """[b, s, h, d]: attention by "ring", or "local" with its log-sum-exp, of which a compiler has the family alone."""
+    q, k, v = as_autocast(q, k, v)
+    wants = log_sum_exp and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    if method == "local" or wants or not _is_of_library(q):
+        o, lse = torch.ops.heddle.ring_attention(*(x.transpose(1, 2) for x in (q, k, v)), numbers, family)
+        return o.transpose(1, 2), lse
+    o, lse, _ = torch.ops.heddle.attention(q, k, v, numbers, family)
+    return o, lse if log_sum_exp else None
+
+
 def _with_lse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: Attention, sdpa: Any) -> _Pair:
     """[b, s, h, d] -> o likewise, lse [b, h, s]"""
     if plan.method in ("ulysses", "local"):

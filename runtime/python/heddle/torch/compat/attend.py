@@ -6,12 +6,13 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import torch
 import torch.distributed as dist
 
+from ...attention import Attention
 from ...errors import ArgumentError
-from ..attention_op import attention as planned, nothing_of
+from ..attention_op import attention as planned, nothing_of, of_family
 from ..blocks import accumulated
 from ..key_mask import with_key_mask
 from .exchange import all_to_all, gather, ranks_of, split
-from .groups import balanced, checked, comm_of
+from .groups import balanced, checked, comm_of, rank_of, static
 from .heads import check_qkv, heads_of, heads_to_rows, qkv_to_heads
 
 _ROWS, _HEADS = 1, 2  #: of [b, s, h, d]
@@ -50,7 +51,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: 
             raise ArgumentError("attention: joint rows have no place in a causal sequence")
     if ulysses_group is None and ring_group is None:
         ulysses_group = dist.group.WORLD
-    width, scale = q.shape[3], q.shape[3] ** -0.5 if scale is None else scale
+    width = static(q.shape[3])
+    scale = width ** -0.5 if scale is None else scale
     if key_mask is not None or joint_mask is not None:
         q, k, v = _masked((q, k, v), key_mask, scale)
         joint = None if joint is None else _masked(joint, joint_mask, scale)
@@ -95,6 +97,11 @@ def _parts(qkv: _Tensors, joint: Optional[_Tensors], chunks: int) -> List[Tuple[
     return list(zip(of(qkv), of(joint))) if heads else [(qkv, joint or ())]
 
 
+@torch.compiler.assume_constant_result
+def _family_of(group: Any, form: str, method: str, *options: Tuple[str, Any]) -> int:
+    return comm_of(group).family(Attention, form, method, dict(options))
+
+
 class _Call:
     """Who has which rows, and what goes where."""
 
@@ -107,7 +114,7 @@ class _Call:
         blocks = [whole] * self.around if ring_sizes is None else checked("ring_sizes", ring_sizes, self.around)
         self.joint_rows = balanced(0 if joint is None else joint[0].shape[_ROWS], self.around)
         self.blocks = [a + b for a, b in zip(blocks, self.joint_rows)]
-        at = 0 if ring is None else comm_of(ring).rank
+        at = 0 if ring is None else rank_of(ring)
         if blocks[at] != whole:
             raise ArgumentError(f"attention: ring_sizes says {blocks[at]} rows of this rank's block, sizes {whole}")
 
@@ -154,12 +161,21 @@ class _Call:
                 *(x.transpose(1, 2) for x in xs), is_causal=options["causal"], scale=options["scale"],
                 enable_gqa=h != k.shape[_HEADS])
             return o.transpose(1, 2), None
-        comm = comm_of(self.ulysses if self.ring is None else self.ring)
-        cut = "*" if self.around == 1 else f"s@sp({' '.join(map(str, self.blocks))})"
-        plan = comm.attention(f"f32[b={b} s={sum(self.blocks)} h={h} d={d}] on [sp={comm.size}]: {cut}",
-                              "local" if self.around == 1 else "ring", kv_heads=k.shape[_HEADS], **options)
+        group, method = self.ulysses if self.ring is None else self.ring, "local" if self.around == 1 else "ring"
+        if torch.compiler.is_compiling():
+            options = {**options, "kv_heads": static(k.shape[_HEADS])}
+            form = f"f32[b=%d s=%d h=%d d=%d] on [sp={ranks_of(group)}]: {self._cut(['%d'] * self.around)}"
+            numbers = [b, sum(self.blocks), h, d, *(self.blocks if self.around > 1 else ())]
+            family = _family_of(group, form, method, *options.items())
+            return of_family(q, k, v, numbers, family, options["log_sum_exp"], method)
+        comm = comm_of(group)
+        plan = comm.attention(f"f32[b={b} s={sum(self.blocks)} h={h} d={d}] on [sp={comm.size}]: "
+                              f"{self._cut(self.blocks)}", method, kv_heads=k.shape[_HEADS], **options)
         found = planned(q, k, v, plan, heads_first=False)
         return found if options["log_sum_exp"] else (found, None)
+
+    def _cut(self, lengths: Sequence[Any]) -> str:
+        return "*" if self.around == 1 else f"s@sp({' '.join(map(str, lengths))})"
 
     def to_rows(self, o: torch.Tensor, part: Tuple[_Tensors, _Tensors], beside: bool) -> Callable[[], _Tensors]:
         """The way back of o, and of what it has of `joint`."""

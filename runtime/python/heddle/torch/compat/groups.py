@@ -4,6 +4,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+import torch
 import torch.distributed as dist
 
 from ...comm import Comm
@@ -59,6 +60,16 @@ def _recovered(kept: Dict[int, _Kept], group: Any, why: str) -> None:
             raise
 
 
+@torch.compiler.assume_constant_result
+def rank_of(group: Any) -> int:
+    return comm_of(group).rank
+
+
+def static(number: Any) -> int:
+    """A number that a compiler may have as a symbol, as a constant of its graph."""
+    return len(range(number)) if torch.compiler.is_compiling() else number
+
+
 def group_of(group: Any) -> Any:
     """The ProcessGroup that is meant."""
     if group is None:
@@ -66,7 +77,7 @@ def group_of(group: Any) -> Any:
             raise ArgumentError("there is no default group: torch.distributed.init_process_group comes first")
         return dist.group.WORLD
     if isinstance(group, dist.ProcessGroup):
-        return group
+        return getattr(group, "real_obj", group)  # of what a compiler has in its place
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise ArgumentError("this process is not a rank of the group")
     if hasattr(group, "get_group") and hasattr(group, "mesh_dim_names"):
