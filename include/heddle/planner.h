@@ -179,8 +179,9 @@ HEDDLE_CHECKED heddle_status heddle_plan(heddle_schedule **out, const heddle_mod
  * the machine's levels, but those of more than 1296 layouts. By gpu-seconds also over those of every divisor of
  * `ranks`. Axes are named for what they shard: b the batch; sp a sequence dim, or node and gpu where several do and a
  * machine says how they lie; r and u the ring and the heads of usp; rep nothing; a name that is taken gets a number.
- * Ties go to fewer axes. Errors as heddle_plan, those of one mesh where no other has a plan. HEDDLE_ERR_ARG: prologue,
- * epilogue or force names axes; ranks < 1 or above 131072. */
+ * Ties go to fewer axes. Meshes are searched by as many threads as the calling one has cores, at most 16, which end
+ * before it returns; what is found does not depend on them. Errors as heddle_plan, those of one mesh where no other has
+ * a plan. HEDDLE_ERR_ARG: prologue, epilogue or force names axes; ranks < 1 or above 131072. */
 HEDDLE_CHECKED heddle_status heddle_plan_ranks(heddle_schedule **out, const heddle_model *model, int ranks,
                                                const heddle_plan_options *options);
 

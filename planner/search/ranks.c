@@ -1,18 +1,24 @@
-/* heddle_plan_ranks: every mesh of so many ranks. Prices are kept from mesh to mesh. Of all meshes first what their
- * stages alone cost; in that order, those with few axes first, which have few layouts and plans nearly as good, what no
- * walk is below (near.h). A mesh where that is less than on those before it is searched at once; one of as many axes as
+/* heddle_plan_ranks: every mesh of so many ranks, on as many threads as there are cores: what is found is the best by
+ * cost and order, whoever finds it. A thread keeps prices from mesh to mesh. Of all meshes first what their stages
+ * alone cost; in that order, those with few axes first, which have few layouts and plans nearly as good, what no walk
+ * is below (near.h). A mesh where that is less than on those before it is searched at once; one of as many axes as
  * there may be later, in the order of these floors. So most meshes cost more by their stages than what was found, and
  * are not looked at. */
 #include "planner/search/search_internal.h"
 
 #include "runtime/base/base.h"
+#include "runtime/base/threads.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* A mesh of uneven parts takes as long as it has ranks, and there are more meshes: with so many some ten seconds. */
 enum { SEARCHED_RANKS_MAX = 1 << 17 };
+
+enum { SEATS_MAX = 16 };
 
 typedef struct candidate {
     heddle_mesh mesh;
@@ -21,18 +27,26 @@ typedef struct candidate {
     int64_t floor; /* the first part of no plan's cost is below it */
 } candidate;
 
-typedef struct best_mesh {
-    const heddle_model *model;
-    const heddle_plan_options *options;
-    hd_prices prices; /* of as many ranks as the candidates have */
-    int ncandidates, capacity, seen;
-    candidate *candidate;
+typedef struct found_mesh {
     int found, index;
     heddle_mesh mesh;
     hd_cost cost;
     int64_t peak; /* of objective memory */
+} found_mesh;
+
+typedef struct best_mesh {
+    const heddle_model *model;
+    const heddle_plan_options *options;
+    int nseats;                  /* of threads, each with prices of its own */
+    hd_prices prices[SEATS_MAX]; /* of as many ranks as the candidates have */
+    int ncandidates, capacity, seen;
+    candidate *candidate; /* a thread's while it is that one's job */
+    pthread_mutex_t lock; /* of all below, while threads search */
+    found_mesh best;
+    int64_t least; /* what no walk of the meshes that were searched at once is below */
     heddle_status refused;
-    hd_sentence why; /* of the first mesh that was refused */
+    int refused_index;
+    hd_sentence why; /* of the mesh that is preferred among those that were refused */
 } best_mesh;
 
 /* Does the axis that ends here hold whole units of every level, or lie within one? */
@@ -59,50 +73,66 @@ static hd_cost scaled(const hd_search *s, const hd_cost *cost, int ranks)
 }
 
 /* What a walk of a mesh must be below: one that is preferred may cost as much. */
-static hd_cost unscaled(const best_mesh *b, const hd_search *s, int ranks, int index)
+static hd_cost unscaled(const found_mesh *best, const hd_search *s, int ranks, int index)
 {
-    hd_cost bound = b->cost;
+    hd_cost bound = best->cost;
     if (s->aim.objective == HD_OBJECTIVE_GPU_SECONDS && bound.part[0] < INT64_MAX) {
         bound.part[0] = bound.part[0] / ranks + 1 - s->always_ps;
     }
-    if (index < b->index && bound.part[HD_COST_PARTS - 1] < INT64_MAX) {
+    if (index < best->index && bound.part[HD_COST_PARTS - 1] < INT64_MAX) {
         bound.part[HD_COST_PARTS - 1]++;
     }
     return bound;
 }
 
-static heddle_status forgive(best_mesh *b, heddle_status st)
+static heddle_status forgive(best_mesh *b, heddle_status st, int index)
 {
     if (st != HEDDLE_ERR_INFEASIBLE && st != HEDDLE_ERR_UNSUPPORTED) {
         return st;
     }
-    if (b->refused == HEDDLE_OK) {
+    pthread_mutex_lock(&b->lock);
+    if (b->refused == HEDDLE_OK || index < b->refused_index) {
         b->refused = st;
+        b->refused_index = index;
         b->why = hd_sentence_keep();
     }
+    pthread_mutex_unlock(&b->lock);
     return HEDDLE_OK;
 }
 
-static heddle_status survey(best_mesh *b, const heddle_mesh *mesh)
+static found_mesh best_so_far(best_mesh *b)
+{
+    pthread_mutex_lock(&b->lock);
+    const found_mesh best = b->best;
+    pthread_mutex_unlock(&b->lock);
+    return best;
+}
+
+static int is_hopeless(const found_mesh *best, const candidate *c)
+{
+    return best->found && c->floor > best->cost.part[0];
+}
+
+/* --- a mesh, on any thread ---------------------------------------------------------------------------------------- */
+
+/* A mesh that is refused is not tried. */
+static heddle_status survey(void *ctx, int seat, int64_t job)
 {
     heddle_status st = HEDDLE_OK;
+    best_mesh *b = ctx;
+    candidate *c = &b->candidate[job];
     hd_search s = {0};
     hd_cost floor = {{0}};
-    HD_TRY(hd_grow((void **)&b->candidate, &b->capacity, b->ncandidates, sizeof *b->candidate, "meshes"));
-    HD_TRY(hd_search_open(&s, b->model, mesh, b->options, &b->prices));
+    c->is_tried = 1;
+    HD_TRY(hd_search_open(&s, b->model, &c->mesh, b->options, &b->prices[seat]));
     if (s.aim.objective != HD_OBJECTIVE_MEMORY) {
         floor = hd_search_floor(&s);
     }
-    b->candidate[b->ncandidates++] =
-        (candidate){.mesh = *mesh, .index = b->seen++, .floor = scaled(&s, &floor, heddle_mesh_size(mesh)).part[0]};
+    c->is_tried = 0;
+    c->floor = scaled(&s, &floor, heddle_mesh_size(&c->mesh)).part[0];
 out:
     hd_search_close(&s);
-    return forgive(b, st);
-}
-
-static int is_hopeless(const best_mesh *b, const candidate *c)
-{
-    return b->found && c->floor > b->cost.part[0];
+    return forgive(b, st, c->index);
 }
 
 static heddle_status try_mesh(best_mesh *b, hd_search *s, candidate *c)
@@ -110,42 +140,55 @@ static heddle_status try_mesh(best_mesh *b, hd_search *s, candidate *c)
     heddle_status st = HEDDLE_OK;
     hd_walk walk = {0};
     int found = 0;
-    int ranks = heddle_mesh_size(&c->mesh);
-    int by_memory = s->aim.objective == HD_OBJECTIVE_MEMORY;
-    hd_cost bound = unscaled(b, s, ranks, c->index);
-    int is_bound = b->found && !by_memory;
+    const found_mesh before = best_so_far(b);
+    const int ranks = heddle_mesh_size(&c->mesh);
+    const int by_memory = s->aim.objective == HD_OBJECTIVE_MEMORY;
+    const hd_cost bound = unscaled(&before, s, ranks, c->index);
+    const int is_bound = before.found && !by_memory;
     c->is_tried = 1;
     if (is_bound && s->cap == INT64_MAX) {
         hd_search_drop_dear(s, &bound, 0);
     }
     HD_TRY(hd_search_run(&walk, &found, s, is_bound ? &bound : NULL));
-    hd_cost cost = scaled(s, &walk.cost, ranks);
-    int64_t peak = by_memory ? hd_add_saturated(s->cap, s->resident) : 0;
-    int order = !b->found || peak < b->peak ? -1 : peak > b->peak ? 1 : hd_cost_compare(&cost, &b->cost);
-    if (found && (order < 0 || (order == 0 && c->index < b->index))) {
-        b->found = 1;
-        b->index = c->index;
-        b->mesh = c->mesh;
-        b->cost = cost;
-        b->peak = peak;
+    const found_mesh own = {found, c->index, c->mesh, scaled(s, &walk.cost, ranks),
+                            by_memory ? hd_add_saturated(s->cap, s->resident) : 0};
+    pthread_mutex_lock(&b->lock);
+    const found_mesh *best = &b->best;
+    const int order = !best->found || own.peak < best->peak ? -1
+                      : own.peak > best->peak               ? 1
+                                                            : hd_cost_compare(&own.cost, &best->cost);
+    if (found && (order < 0 || (order == 0 && own.index < best->index))) {
+        b->best = own;
     }
+    pthread_mutex_unlock(&b->lock);
 out:
     hd_walk_free(&walk);
     return st;
 }
 
-/* What no walk on the mesh is below; where that is at most `least`, or not known, the best of them. */
-static heddle_status look_at(best_mesh *b, candidate *c, int64_t *least)
+/* Is a mesh with this floor to be searched at once? */
+static int is_next(best_mesh *b, const candidate *c)
+{
+    pthread_mutex_lock(&b->lock);
+    const int is = c->floor <= b->least && c->mesh.naxes < HEDDLE_MAX_AXES;
+    b->least = is ? c->floor : b->least;
+    pthread_mutex_unlock(&b->lock);
+    return is;
+}
+
+/* What no walk on the mesh is below; where that is less than on those before, or not known, the best of them. */
+static heddle_status look_at(best_mesh *b, candidate *c, hd_prices *prices)
 {
     heddle_status st = HEDDLE_OK;
     hd_search s = {0};
     hd_cost near = {{0}};
+    const found_mesh best = best_so_far(b);
     int is_known = 0;
-    HD_TRY(hd_search_open(&s, b->model, &c->mesh, b->options, &b->prices));
+    HD_TRY(hd_search_open(&s, b->model, &c->mesh, b->options, prices));
     if (!c->is_looked_at && s.aim.objective != HD_OBJECTIVE_MEMORY) {
         const int ranks = heddle_mesh_size(&c->mesh);
-        const hd_cost bound = unscaled(b, &s, ranks, 0);
-        if (b->found && s.cap == INT64_MAX) {
+        const hd_cost bound = unscaled(&best, &s, ranks, 0);
+        if (best.found && s.cap == INT64_MAX) {
             hd_search_drop_dear(&s, &bound, 1);
         }
         HD_TRY(hd_search_near_floor(&near.part[0], &s, hd_add_saturated(bound.part[0], 1)));
@@ -154,28 +197,53 @@ static heddle_status look_at(best_mesh *b, candidate *c, int64_t *least)
         c->floor = near.part[0] > c->floor ? near.part[0] : c->floor;
     }
     c->is_looked_at = 1;
-    if ((c->floor <= *least && c->mesh.naxes < HEDDLE_MAX_AXES) || !is_known) {
-        *least = is_known ? c->floor : *least;
-        st = is_hopeless(b, c) ? HEDDLE_OK : try_mesh(b, &s, c);
+    if (!is_known || is_next(b, c)) {
+        const found_mesh now = best_so_far(b);
+        st = is_hopeless(&now, c) ? HEDDLE_OK : try_mesh(b, &s, c);
     }
 out:
     hd_search_close(&s);
-    return forgive(b, st);
+    return forgive(b, st, c->index);
+}
+
+static heddle_status look(void *ctx, int seat, int64_t job)
+{
+    best_mesh *b = ctx;
+    candidate *c = &b->candidate[job];
+    const found_mesh best = best_so_far(b);
+    return c->is_tried || is_hopeless(&best, c) ? HEDDLE_OK : look_at(b, c, &b->prices[seat]);
+}
+
+/* --- all of them -------------------------------------------------------------------------------------------------- */
+
+static heddle_status on_all(best_mesh *b, hd_thread_job fn)
+{
+    const hd_threads threads = {.name = "hd-plan", .count = b->nseats, .jobs = b->ncandidates, .fn = fn, .ctx = b};
+    return hd_threads_run(&threads);
+}
+
+static heddle_status list(best_mesh *b, const heddle_mesh *mesh)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(hd_grow((void **)&b->candidate, &b->capacity, b->ncandidates, sizeof *b->candidate, "meshes"));
+    b->candidate[b->ncandidates++] = (candidate){.mesh = *mesh, .index = b->seen++};
+out:
+    return st;
 }
 
 /* Meshes of exactly `naxes` axes, of which those before `axis` are made; `rest` ranks are left. */
-static heddle_status survey_factors(best_mesh *b, const heddle_machine_info *machine, heddle_mesh *mesh, int axis,
-                                    int rest)
+static heddle_status list_factors(best_mesh *b, const heddle_machine_info *machine, heddle_mesh *mesh, int axis,
+                                  int rest)
 {
     heddle_status st = HEDDLE_OK;
     if (axis == mesh->naxes - 1) {
         mesh->axis[axis].size = rest;
-        return rest > 1 || axis == 0 ? survey(b, mesh) : HEDDLE_OK;
+        return rest > 1 || axis == 0 ? list(b, mesh) : HEDDLE_OK;
     }
     for (int size = 2; st == HEDDLE_OK && size <= rest / 2; size++) {
         if (rest % size == 0 && nests(machine, rest / size)) {
             mesh->axis[axis].size = size;
-            st = survey_factors(b, machine, mesh, axis + 1, rest / size);
+            st = list_factors(b, machine, mesh, axis + 1, rest / size);
         }
     }
     return st;
@@ -187,102 +255,55 @@ static int by_floor(const void *a, const void *b)
     return x->floor != y->floor ? (x->floor < y->floor ? -1 : 1) : x->index - y->index;
 }
 
-static void sort(best_mesh *b, int first)
+static int by_axes(const void *a, const void *b)
 {
-    if (b->ncandidates > first) {
-        qsort(b->candidate + first, (size_t)(b->ncandidates - first), sizeof *b->candidate, by_floor);
+    const candidate *x = a, *y = b;
+    return x->mesh.naxes != y->mesh.naxes ? x->mesh.naxes - y->mesh.naxes : by_floor(a, b);
+}
+
+static void sort(best_mesh *b, int (*order)(const void *a, const void *b))
+{
+    if (b->ncandidates > 0) {
+        qsort(b->candidate, (size_t)b->ncandidates, sizeof *b->candidate, order);
+    }
+}
+
+static void free_prices(best_mesh *b)
+{
+    for (int i = 0; i < b->nseats; i++) {
+        hd_prices_free(&b->prices[i]);
     }
 }
 
 static heddle_status try_ranks(best_mesh *b, const heddle_machine_info *machine, int ranks)
 {
     heddle_status st = HEDDLE_OK;
-    hd_prices_free(&b->prices);
+    free_prices(b);
     b->ncandidates = 0;
+    b->least = INT64_MAX;
     for (int naxes = 1; st == HEDDLE_OK && naxes <= HEDDLE_MAX_AXES; naxes++) {
         heddle_mesh mesh = {.naxes = naxes};
         for (int a = 0; a < naxes; a++) {
             snprintf(mesh.axis[a].name, sizeof mesh.axis[a].name, "axis%d", a);
         }
-        const int first = b->ncandidates;
-        st = survey_factors(b, machine, &mesh, 0, ranks);
-        sort(b, first);
+        st = list_factors(b, machine, &mesh, 0, ranks);
     }
-    int64_t least = INT64_MAX;
-    for (int i = 0; st == HEDDLE_OK && i < b->ncandidates; i++) {
-        st = is_hopeless(b, &b->candidate[i]) ? HEDDLE_OK : look_at(b, &b->candidate[i], &least);
-    }
-    sort(b, 0);
-    for (int i = 0; st == HEDDLE_OK && i < b->ncandidates && !is_hopeless(b, &b->candidate[i]); i++) {
-        least = INT64_MAX;
-        st = b->candidate[i].is_tried ? HEDDLE_OK : look_at(b, &b->candidate[i], &least);
-    }
+    HD_TRY(st);
+    HD_TRY(on_all(b, survey));
+    sort(b, by_axes);
+    HD_TRY(on_all(b, look));
+    sort(b, by_floor);
+    HD_TRY(on_all(b, look));
+out:
     return st;
 }
 
-/* --- names -------------------------------------------------------------------------------------------------------- */
-
-typedef struct uses {
-    int batch, sequence, ring, heads; /* in how many stages the axis shards what; of usp */
-} uses;
-
-static uses uses_of(const hd_search *s, const hd_walk *walk, int axis)
+/* As many as this thread may run on. */
+static int seats_here(void)
 {
-    uses u = {0, 0, 0, 0};
-    for (int i = 0; i < s->nsteps; i++) {
-        const heddle_layout *layout = &s->layout[walk->state[i]];
-        int dim = layout->dim_of_axis[axis];
-        int later = 0;
-        u.batch += dim >= 0 && dim == s->m->batch_dim;
-        u.sequence += dim >= 0 && dim != s->m->batch_dim;
-        for (int a = axis + 1; a < s->mesh.naxes; a++) {
-            later = later || (layout->dim_of_axis[a] == dim && s->mesh.axis[a].size > 1);
-        }
-        if (walk->method[i] == &hd_method_usp && dim == s->mixes[i % s->m->nstages].dim) {
-            u.ring += later;
-            u.heads += !later;
-        }
-    }
-    return u;
-}
-
-static const char *name_of(const hd_search *s, const uses *u, int stride, int sequences)
-{
-    if (u->ring + u->heads > 0) {
-        return u->ring > 0 ? "r" : "u";
-    }
-    if (u->sequence == 0) {
-        return u->batch == 0 ? "rep" : "b";
-    }
-    if (sequences == 1 || s->pricer.machine == NULL) {
-        return "sp";
-    }
-    return hd_machine_level(s->pricer.machine, 0, stride) > 0 ? "node" : "gpu";
-}
-
-/* Axes by what they shard; two of one name are numbered. */
-static void name_axes(hd_search *s, const hd_walk *walk)
-{
-    uses u[HEDDLE_MAX_AXES];
-    int sequences = 0;
-    int stride = heddle_mesh_size(&s->mesh);
-    for (int a = 0; a < s->mesh.naxes; a++) {
-        u[a] = uses_of(s, walk, a);
-        sequences += u[a].sequence > 0 && u[a].ring + u[a].heads == 0;
-    }
-    for (int a = 0; a < s->mesh.naxes; a++) {
-        stride /= s->mesh.axis[a].size;
-        const char *name = name_of(s, &u[a], s->mesh.axis[a].size > 1 ? stride : 0, sequences);
-        int same = 0;
-        for (int k = 0; k < a; k++) {
-            same += strncmp(s->mesh.axis[k].name, name, strlen(name)) == 0;
-        }
-        if (same == 0) {
-            snprintf(s->mesh.axis[a].name, sizeof s->mesh.axis[a].name, "%s", name);
-        } else {
-            snprintf(s->mesh.axis[a].name, sizeof s->mesh.axis[a].name, "%s%d", name, same + 1);
-        }
-    }
+    cpu_set_t allowed;
+    const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+    return cores < SEATS_MAX ? cores : SEATS_MAX;
 }
 
 /* The best mesh once more, without a bound, so that the next best plan on it is known. */
@@ -292,9 +313,9 @@ static heddle_status write_best(heddle_schedule **out, best_mesh *b)
     hd_search s = {0};
     hd_walk walk = {0};
     int found = 0;
-    HD_TRY(hd_search_open(&s, b->model, &b->mesh, b->options, &b->prices));
+    HD_TRY(hd_search_open(&s, b->model, &b->best.mesh, b->options, &b->prices[0]));
     HD_TRY(hd_search_run(&walk, &found, &s, NULL));
-    name_axes(&s, &walk);
+    hd_search_name_axes(&s, &walk);
     st = hd_search_write_down(out, &s, &walk);
 out:
     hd_walk_free(&walk);
@@ -337,7 +358,8 @@ heddle_status heddle_plan_ranks(heddle_schedule **out, const heddle_model *model
     heddle_status st = HEDDLE_OK;
     heddle_plan_options o;
     heddle_machine_info machine;
-    best_mesh b = {.model = model, .options = &o, .cost = hd_cost_none};
+    best_mesh b = {.model = model, .options = &o, .nseats = seats_here(), .lock = PTHREAD_MUTEX_INITIALIZER};
+    b.best.cost = hd_cost_none;
     HD_TRY(HD_NEED(out, model));
     HD_TRY(hd_search_options(&o, options));
     HD_TRY(check_options(&machine, &o, ranks));
@@ -346,14 +368,14 @@ heddle_status heddle_plan_ranks(heddle_schedule **out, const heddle_model *model
     for (int fewer = ranks / 2; fewer_count && fewer >= 1; fewer--) {
         HD_TRY(ranks % fewer == 0 ? try_ranks(&b, &machine, fewer) : HEDDLE_OK);
     }
-    if (!b.found) {
+    if (!b.best.found) {
         st = hd_sentence_say(&b.why, b.refused);
         goto out;
     }
-    hd_prices_free(&b.prices);
+    free_prices(&b);
     st = write_best(out, &b);
 out:
-    hd_prices_free(&b.prices);
+    free_prices(&b);
     hd_free(b.candidate);
     return st;
 }

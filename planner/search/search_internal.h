@@ -215,6 +215,9 @@ void hd_search_close(hd_search *search);
 heddle_status hd_search_run(hd_walk *out, int *found, hd_search *search, const hd_cost *bound);
 void hd_walk_free(hd_walk *walk);
 
+/* ranks_names.c: axes by what they shard; two of one name are numbered. */
+void hd_search_name_axes(hd_search *search, const hd_walk *walk);
+
 /* write_down.c: the objective's value of a whole plan: seconds or bytes. */
 double hd_search_value(const hd_search *search, const hd_cost *cost);
 heddle_status hd_search_write_down(heddle_schedule **out, hd_search *search, const hd_walk *walk);
