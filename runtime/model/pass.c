@@ -152,12 +152,19 @@ static heddle_status run_all(heddle_executor *e, heddle_tensor *x, const heddle_
     return end_pass(e, stream, st);
 }
 
+/* The others are not told, and the pass that is under way goes on. */
+static heddle_status need_no_pass(const heddle_executor *e, const char *function)
+{
+    return hd_block_need_free(e->block[0], function);
+}
+
 heddle_status heddle_executor_forward(heddle_executor *executor, heddle_tensor *x,
                                       const heddle_conditioning *conditioning, heddle_stream stream)
 {
     heddle_executor *e = executor;
     heddle_status st;
     HD_TRY(HD_NEED(executor));
+    HD_TRY(need_no_pass(e, __func__));
     st = HD_NEED(x, conditioning);
     HD_TRY(hd_executor_tell(e, st));
     HD_TRY(heddle_session_rewind(e->session));
@@ -227,6 +234,7 @@ heddle_status heddle_executor_backward(heddle_executor *executor, heddle_tensor 
     heddle_executor *e = executor;
     heddle_status st;
     HD_TRY(HD_NEED(executor));
+    HD_TRY(need_no_pass(e, __func__));
     st = HD_NEED(dx, conditioning);
     if (st == HEDDLE_OK && (e->tape == NULL || !e->has_forward)) {
         st = hd_fail(HEDDLE_ERR_ARG, "heddle_executor_backward: %s",

@@ -70,7 +70,7 @@ out:
 
 /* --- calls in the midst ------------------------------------------------------------------------------------------- */
 
-/* A program that runs the blocks of its executor's pass from `before` and `weights`. */
+/* A program that runs blocks and passes of its executor from `before` and `weights` of a pass. */
 typedef struct meddler {
     whole w;
     heddle_tape *tape; /* of the last step's block */
@@ -83,6 +83,16 @@ static void see(meddler *m, heddle_status st, const char *function)
     m->asked++;
     m->refused += st == HEDDLE_ERR_ARG && strncmp(why, function, strlen(function)) == 0 &&
                   strstr(why, ": called from options.before or options.weights of an executor") != NULL;
+}
+
+/* A pass, or the way back, within a pass. */
+static void meddle_with_passes(meddler *m, heddle_tensor *x)
+{
+    heddle_executor *executor = m->w.b.executor;
+    m->meddles = 0; /* should it begin */
+    see(m, heddle_executor_forward(executor, x, &m->w.conditioning, m->w.stream), "heddle_executor_forward");
+    see(m, heddle_executor_backward(executor, x, &m->w.conditioning, NULL, m->w.stream), "heddle_executor_backward");
+    m->meddles = 1;
 }
 
 static void meddle_with(meddler *m, int step)
@@ -105,6 +115,7 @@ static void meddle_with(meddler *m, int step)
             "heddle_block_forward_tape");
         see(m, heddle_tape_reserve(m->tape, &box), "heddle_tape_reserve");
     }
+    meddle_with_passes(m, &x);
 }
 
 static void meddle(void *ctx, int step, int backward)
@@ -150,7 +161,7 @@ static heddle_status is_refused(heddle_comm *comm, int backward, int unfused)
         HD_TRY(heddle_tape_create(&m.tape, heddle_executor_block(m.w.b.executor, STEPS - 1), NULL));
     }
     HD_TRY(pass_of(with, &m, 1));
-    CHECK(m.asked == (backward ? 5 * (4 * STEPS + 2) : 3 * (2 * STEPS + 1)) && m.refused == m.asked);
+    CHECK(m.asked == (backward ? 7 * (4 * STEPS + 2) : 5 * (2 * STEPS + 1)) && m.refused == m.asked);
     HD_TRY(pass_of(without, &m, 0));
     CHECK(memcmp(with, without, sizeof with) == 0);
 out:
