@@ -135,7 +135,8 @@ HEDDLE_CHECKED heddle_status heddle_attention_create(heddle_attention **out, hed
                                                      const heddle_shape *shape, const heddle_mesh *mesh,
                                                      const heddle_layout *layout,
                                                      const heddle_attention_options *options);
-/* Not collective. NULL is legal. No call may be in progress on any rank. */
+/* Not collective. NULL is legal. No call may be in progress on any rank. On a device it waits as heddle_bucket_destroy
+ * does (heddle/train/bucket.h), at the same price where what was enqueued does not end. */
 HEDDLE_API void heddle_attention_destroy(heddle_attention *attention);
 
 /* A caller's local array [batch, rows, heads, width] of the shape's dtype; any memory. Element (b, s, h, d) is at

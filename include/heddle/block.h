@@ -85,7 +85,9 @@ typedef struct heddle_param {
  * HEDDLE_ERR_LAYOUT: the shape is malformed. HEDDLE_ERR_NOMEM. Not collective; on a device it allocates, for which CUDA
  * may wait: before ranks execute anything there. */
 HEDDLE_CHECKED heddle_status heddle_block_create(heddle_block **out, const heddle_block_options *options);
-HEDDLE_API void heddle_block_destroy(heddle_block *block); /* NULL is legal */
+/* NULL is legal. On a device it waits as heddle_bucket_destroy does (heddle/train/bucket.h), at the same price where
+ * what was enqueued does not end. */
+HEDDLE_API void heddle_block_destroy(heddle_block *block);
 
 HEDDLE_API int heddle_block_nparams(const heddle_block *block); /* NULL: 0 */
 /* HEDDLE_ERR_ARG: NULL, index is not in 0 .. nparams-1. */

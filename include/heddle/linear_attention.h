@@ -106,7 +106,8 @@ HEDDLE_CHECKED heddle_status heddle_linear_attention_create(heddle_linear_attent
                                                             const heddle_shape *shape, const heddle_mesh *mesh,
                                                             const heddle_layout *layout,
                                                             const heddle_linear_attention_options *options);
-/* Not collective. NULL is legal. No call may be in progress on any rank. */
+/* Not collective. NULL is legal. No call may be in progress on any rank. On a device it waits as heddle_bucket_destroy
+ * does (heddle/train/bucket.h), at the same price where what was enqueued does not end. */
 HEDDLE_API void heddle_linear_attention_destroy(heddle_linear_attention *attention);
 
 /* Collective over the ranks that share the sequence. Arrays are local parts [batch, rows, heads, width] of the shape's

@@ -94,7 +94,8 @@ heddle_status hd_bucket_on_end(heddle_bucket *bucket, heddle_stream stream, hedd
     }
     heddle_status ended = device->library->stream_captures(&captures, device->number, stream);
     ended = ended == HEDDLE_OK && !captures ? hd_enqueued_order(&bucket->used, stream) : ended;
-    bucket->on.stays |= captures || ended != HEDDLE_OK;
+    bucket->on.stays |= captures;
+    bucket->on.is_lost |= ended != HEDDLE_OK;
     ended = ended == HEDDLE_OK && !captures ? hd_enqueued_end(&bucket->used, stream, HEDDLE_OK) : ended;
     return st == HEDDLE_OK ? launched(bucket, ended, 0, "") : hd_sentence_say(&why, st);
 }
@@ -103,6 +104,9 @@ void hd_bucket_on_release(heddle_bucket *bucket, void *memory)
 {
     const hd_sentence why = hd_sentence_keep();
     const int64_t deadline_ns = hd_comm_deadline_ns(bucket->comm, 0) + HD_DEVICE_GRACE_NS;
+    if (bucket->on.is_lost) {
+        hd_device_leave(bucket->device);
+    }
     if (memory != NULL && !bucket->on.stays && hd_enqueued_lets_free(&bucket->used, bucket->device, deadline_ns)) {
         hd_device_release(bucket->device, memory);
     }

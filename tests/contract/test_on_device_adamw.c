@@ -1,111 +1,12 @@
 /* AdamW on a device has the bits of the host's, whatever becomes of gradients before: the same bucket in either memory,
  * by every wire. */
-#include "held_streams.h"
-#include "nccl_sim.h"
-#include "runtime/verify/random.h"
-#include "time_limit.h"
+#include "adamw_twin.h"
 
-#include <heddle/train/adamw.h>
 #include <stdatomic.h>
 
 static const heddle_wire wires[] = {HEDDLE_WIRE_PEER, HEDDLE_WIRE_NCCL, HEDDLE_WIRE_HOST};
 
-enum { PARTS = 4, VALUES = 333 + 1002 + 5, STEPS = 3, MANY = 66 };
-
-static const int64_t sizes[PARTS] = {333, 0, 1002, 5};
-
-typedef struct twin {
-    heddle_comm *comm;
-    heddle_stream stream;
-    float param[VALUES], grad[VALUES], got[VALUES];
-    float *param_there, *grad_there;
-    heddle_bucket *bucket[2]; /* of the host, of the device */
-    heddle_adamw *adamw[2];
-} twin;
-
-typedef struct way {
-    const char *mesh;
-    unsigned sum, average, norm;
-    int shard;
-    double max_norm;
-} way;
-
-static float value_of(int turn, int rank, int64_t i)
-{
-    return (float)(random_unit_of(random_at((uint64_t)turn, (uint64_t)rank, (uint64_t)i)));
-}
-
-/* The optimiser on the device begins in memory that one before it has left. */
-static heddle_status again(twin *t, const heddle_adamw_options *options)
-{
-    heddle_status st;
-    for (int64_t i = 0; i < VALUES; i++) {
-        t->grad[i] = value_of(77, 0, i);
-    }
-    HD_TRY(device_copy_now(t->comm, t->grad_there, t->grad, sizeof t->grad));
-    HD_TRY(heddle_adamw_step(t->adamw[1], 0, t->stream));
-    HD_TRY(device_settle(t->comm, t->stream));
-    heddle_adamw_destroy(t->adamw[1]);
-    t->adamw[1] = NULL;
-    st = heddle_adamw_create(&t->adamw[1], t->bucket[1], options);
-out:
-    return st;
-}
-
-static heddle_status twin_make(twin *t, heddle_comm *comm, const way *of)
-{
-    heddle_status st;
-    heddle_mesh mesh;
-    heddle_adamw_options adamw;
-    const hd_device *device = hd_comm_device(comm);
-    memset(t, 0, sizeof *t);
-    t->comm = comm;
-    HD_TRY(heddle_mesh_parse(&mesh, of->mesh));
-    HD_TRY(heddle_buffer_alloc((void **)&t->param_there, comm, sizeof t->param, HEDDLE_SPACE_DEVICE));
-    HD_TRY(heddle_buffer_alloc((void **)&t->grad_there, comm, sizeof t->grad, HEDDLE_SPACE_DEVICE));
-    HD_TRY(device->library->stream_create(&t->stream, device->number));
-    for (int64_t i = 0; i < VALUES; i++) {
-        t->param[i] = value_of(99, 0, i);
-    }
-    HD_TRY(device_copy_now(comm, t->param_there, t->param, sizeof t->param));
-    for (int k = 0; k < 2; k++) {
-        heddle_bucket_options options;
-        heddle_bucket_part part[PARTS];
-        int64_t first = 0;
-        for (int i = 0; i < PARTS; first += sizes[i], i++) {
-            part[i] = (heddle_bucket_part){(k == 0 ? t->param : t->param_there) + first,
-                                           (k == 0 ? t->grad : t->grad_there) + first, sizes[i], i % 2 == 0};
-        }
-        heddle_bucket_options_init(&options);
-        options.sum_axes = of->sum;
-        options.average_axes = of->average;
-        options.norm_axes = of->norm;
-        options.shard_axis = of->shard;
-        options.space = k == 0 ? HEDDLE_SPACE_HOST : HEDDLE_SPACE_DEVICE;
-        options.device = k == 0 ? 0 : heddle_comm_device(comm);
-        HD_TRY(heddle_bucket_create(&t->bucket[k], comm, &mesh, part, PARTS, &options));
-        heddle_adamw_options_init(&adamw);
-        adamw.max_norm = of->max_norm;
-        HD_TRY(heddle_adamw_create(&t->adamw[k], t->bucket[k], &adamw));
-    }
-    HD_TRY(heddle_comm_barrier(comm));
-    HD_TRY(again(t, &adamw));
-    st = heddle_comm_barrier(comm);
-out:
-    return st;
-}
-
-static void twin_free(twin *t)
-{
-    const hd_device *device = hd_comm_device(t->comm);
-    for (int k = 0; k < 2; k++) {
-        heddle_adamw_destroy(t->adamw[k]);
-        heddle_bucket_destroy(t->bucket[k]);
-    }
-    heddle_buffer_free(t->comm, t->param_there);
-    heddle_buffer_free(t->comm, t->grad_there);
-    device->library->stream_destroy(t->stream, device->number);
-}
+enum { STEPS = 3, MANY = 66 };
 
 static heddle_status check_same(twin *t, const char *what, const float *here, const float *there)
 {
@@ -243,80 +144,6 @@ HD_CASE(what_cannot_be_stepped_is_refused)
     heddle_comm_options options = by_nccl(20000);
     options.wire = HEDDLE_WIRE_PEER;
     HD_OK(heddle_run_ranks_with(1, "threads", &options, refuses, NULL));
-}
-
-/* --- who has its memory ------------------------------------------------------------------------------------------- */
-
-/* No peer has the state mapped, so it goes back to the device. */
-HD_RANK_CASE(state_is_given_back, "2 shm cuda peer")
-{
-    twin t;
-    device_sim sim;
-    const way of = {"[sp=2]", 1, 0, 0, 0, 0.5};
-    heddle_reshard_line line;
-    heddle_reshard *later = NULL;
-    heddle_reshard_options options;
-    heddle_status st = twin_make(&t, comm, &of);
-    HD_TRY(st);
-    HD_TRY(device_sim_get(&sim));
-    heddle_reshard_options_init(&options);
-    options.space = HEDDLE_SPACE_DEVICE;
-    options.device = heddle_comm_device(comm);
-    HD_TRY(heddle_reshard_parse(&line, "f32[t=6 s=8] on [sp=2]: t@sp -> s@sp"));
-    HD_TRY(heddle_reshard_create_line(&later, comm, &line, &options)); /* peers map what they can by now */
-    const int64_t bytes = sim.device_bytes(), state = heddle_adamw_state_bytes(t.adamw[1]);
-    heddle_adamw_destroy(t.adamw[1]);
-    t.adamw[1] = NULL;
-    CHECK(state > 0 && sim.device_bytes() <= bytes - state);
-    st = heddle_comm_barrier(comm);
-out:
-    heddle_reshard_destroy(later);
-    twin_free(&t);
-    return st;
-}
-
-/* What streams have yet to do may use it: it is not given to others, and nobody waits for the streams. Steps in two of
- * them are one behind the other, unlike what does nothing. */
-static heddle_status destroys_behind_steps(heddle_comm *comm, twin *t, const device_sim *sim)
-{
-    heddle_status st;
-    const hd_device *device = hd_comm_device(comm);
-    heddle_stream other = HEDDLE_NO_STREAM;
-    const int64_t bytes = sim->device_bytes();
-    int has_ended = 0;
-    HD_TRY(device->library->stream_create(&other, device->number));
-    sim->hold(t->stream);
-    HD_TRY(heddle_adamw_step(t->adamw[1], 1e-2, t->stream));
-    HD_TRY(heddle_bucket_gather(t->bucket[1], other));
-    HD_TRY(stream_has_ended(&has_ended, device, other));
-    CHECK(has_ended);
-    HD_TRY(heddle_adamw_step(t->adamw[1], 1e-2, other));
-    HD_TRY(stream_has_ended(&has_ended, device, other));
-    CHECK(!has_ended);
-out:
-    twin_free(t);
-    CHECK_OR_RETURN(st != HEDDLE_OK || sim->device_bytes() == bytes);
-    return st;
-}
-
-HD_CASE(memory_of_steps_under_way_is_not_freed)
-{
-    hd_leaves("memory that a stream uses which does not come to its end");
-    heddle_comm_options options = by_nccl(300);
-    heddle_comm *comm = NULL;
-    device_sim sim;
-    twin t;
-    const way of = {"[sp=1]", 0, 0, 0, -1, 0.5};
-    options.wire = HEDDLE_WIRE_PEER;
-    HD_OK(heddle_comm_open(&comm, "self", &options));
-    HD_OK(device_sim_get(&sim));
-    HD_OK(device_sim_unseen());
-    HD_OK(twin_make(&t, comm, &of));
-    const int64_t start_ns = hd_now_ns();
-    HD_OK(destroys_behind_steps(comm, &t, &sim));
-    heddle_comm_destroy(comm);
-    assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(8));
-    sim.release();
 }
 
 /* --- calls of the device that fail -------------------------------------------------------------------------------- */

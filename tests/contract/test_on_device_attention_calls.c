@@ -258,7 +258,7 @@ HD_CASE(a_stream_that_does_not_come_holds_up_nobody)
     heddle_comm *comm = NULL;
     device_sim sim;
     part p;
-    options.deadline_ms = 300;
+    options.deadline_ms = hd_test_limit_ns(0.5) / 1000000;
     HD_OK(heddle_comm_open(&comm, "self", &options));
     HD_OK(device_sim_get(&sim));
     HD_OK(set_up(&p, comm, HEDDLE_ATTENTION_ULYSSES));

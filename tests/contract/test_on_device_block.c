@@ -129,7 +129,7 @@ HD_CASE(a_stream_that_does_not_come_holds_up_nobody)
     heddle_stream stream = HEDDLE_NO_STREAM;
     device_sim sim;
     there t;
-    rank.deadline_ms = 300;
+    rank.deadline_ms = hd_test_limit_ns(0.5) / 1000000;
     HD_OK(heddle_comm_open(&comm, "self", &rank));
     HD_OK(device_sim_get(&sim));
     HD_OK(hd_comm_device(comm)->library->stream_create(&stream, heddle_comm_device(comm)));

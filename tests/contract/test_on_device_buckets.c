@@ -286,7 +286,7 @@ HD_CASE(a_norm_that_is_late)
 {
     hd_leaves("memory that a stream uses which does not come to its end");
     const body does = norm_is_late;
-    heddle_comm_options options = by_nccl(300);
+    heddle_comm_options options = by_nccl(hd_test_limit_ns(0.5) / 1000000);
     options.wire = HEDDLE_WIRE_PEER;
     HD_OK(heddle_run_ranks_with(1, "threads", &options, with_parts, (void *)&does));
 }

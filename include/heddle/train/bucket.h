@@ -63,9 +63,10 @@ HEDDLE_CHECKED heddle_status heddle_bucket_create(heddle_bucket **out, heddle_co
                                                   const heddle_bucket_part *parts, int nparts,
                                                   const heddle_bucket_options *options);
 /* NULL is legal; before comm. On a device it waits until what its calls have enqueued has ended, but not beyond the
- * deadline of comm. If it has, memory goes back to the device, which may wait for all that its streams have, and
- * without a deadline (cudaFree). If it has not, no memory of the device is freed any more, not with comm either, until
- * the process ends. What a graph has stays with comm. */
+ * deadline of comm and a second. If it has, memory goes back to the device, which may wait for all that its streams
+ * have, and without a deadline (cudaFree). If it has not, or no event could say so, no memory that this rank has on the
+ * device is freed or given out again any more, not with comm either, until the process ends. What a graph has stays
+ * with comm. */
 HEDDLE_API void heddle_bucket_destroy(heddle_bucket *bucket);
 /* Collective. Every rank's parts get the reduced gradients; with a shard axis only the own block is complete and the
  * rest is left as it was. Errors as for heddle_reshard_execute; HEDDLE_ERR_DEVICE also of copies and launches, of which
