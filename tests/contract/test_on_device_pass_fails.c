@@ -265,6 +265,7 @@ static hd_enqueued *used_by(const whole *w)
 static heddle_status set_up_lost(whole *w, heddle_comm *comm, lost *l)
 {
     heddle_status st = HEDDLE_OK;
+    hd_leaves("memory that a pass uses of whose end nobody hears");
     choose(w, comm, 0);
     HD_TRY(set_up(w, comm));
     HD_TRY(enqueue(w));
