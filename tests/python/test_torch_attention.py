@@ -227,3 +227,39 @@ with heddle.Comm.open(mesh="[ring=2 uly=2]") as comm:
         close(back_compiled(rows(d_o, comm))[0], back_mine(rows(d_o, comm))[0], 1e-12)
 print("ok")
 """, 4)
+
+
+def test_options_are_kept_as_the_numbers_that_they_had(tmp_path):
+    """Whatever a list, an array or a tensor has later, a plan is made in C by its first forward."""
+    fork(tmp_path, COMMON + """
+import numpy as np
+
+with heddle.Comm.open() as comm:
+    for s, of in enumerate((list, np.array, torch.tensor), 8):
+        problem, lengths, decay = f"f64[b=2 s={s} h=2 d=4] on {comm.mesh}: s@sp", of([5, 3]), of([0.5, 0.75])
+        plans = (comm.attention(problem, "ring", key_lengths=lengths),
+                 heddle.Attention(comm, problem, "ring", key_lengths=lengths))
+        linear = (comm.linear_attention(problem, decay=decay), heddle.LinearAttention(comm, problem, decay=decay))
+        family = heddle.numbered.by_number(comm.family(
+            heddle.LinearAttention, problem.replace(f"s={s}", "s=%d"), "lasp2", {"decay": decay}))
+        for at in range(2):
+            lengths[at], decay[at] = s, 0.1
+        q, k, v = (draw(seed, 2, 2, s, 4) for seed in (1, 2, 3))
+        seen = torch.arange(s) < torch.tensor([5, 3])[:, None, None, None]
+        wanted = F.scaled_dot_product_attention(q, k, v, seen)
+        score = (q @ k.transpose(2, 3)) * torch.tensor([0.5, 0.75], dtype=torch.float64)[:, None, None] ** (
+            torch.arange(s)[:, None] - torch.arange(s)).clamp(min=0)
+        faded = score.tril() @ v
+        mine = [rows(x, comm) for x in (q, k, v)]
+        for plan in plans:
+            close(ht.attention(*mine, plan), rows(wanted, comm), 1e-12)
+            assert plan.numbers == (2, s, 2, 4, 5, 3)
+        for plan in (*linear, family.plan([s])):
+            close(ht.linear_attention(*mine, plan), rows(faded, comm), 1e-12)
+            close(ht.linear_attention(*(x.half() for x in mine), plan), rows(faded, comm).half(), 2e-2)
+        assert comm.attention(problem, "ring", key_lengths=(5, 3)) is plans[0]
+        assert comm.linear_attention(problem, decay=[0.5, 0.75]) is linear[0]
+        hidden = comm.attention(problem.replace("b=2", "b=1"), "ring", key_lengths=of([0]))
+        assert hidden.numbers == (1, s, 2, 4, 0)
+print("ok")
+""", 2)

@@ -57,6 +57,12 @@ def _told(array: Any) -> Any:
     return array.copy()
 
 
+def plain(option: Any) -> Any:
+    """An option as it is kept: of a list, an array or a tensor, which the caller may change afterwards, the numbers."""
+    option = option.tolist() if hasattr(option, "tolist") else option
+    return tuple(map(plain, option)) if isinstance(option, (list, tuple)) else option
+
+
 class _Sharded(OfThisProcess):
     """What softmax and linear attention have in common.
 
@@ -110,7 +116,7 @@ class _Sharded(OfThisProcess):
         key_lengths = options.pop("key_lengths", None)
         form = self.line.form.rsplit(" -> ", 1)[0]
         family = self.comm.family(type(self), form, self.method, {**options, **space})
-        return family, (*self.line.free, *(key_lengths or ()))
+        return family, (*self.line.free, *(() if key_lengths is None else key_lengths))
 
     @property
     def text(self) -> str:
@@ -223,7 +229,7 @@ class Attention(_Sharded):
         if space not in ("host", "device") or kernels not in ("auto", "torch", "heddle"):
             raise ArgumentError(f"{problem}: space is {space!r}, kernels {kernels!r}, wanted host or device, and auto, "
                                 "torch or heddle")
-        self.space, self.kernels = space, kernels
+        self.space, self.kernels, key_lengths = space, kernels, plain(key_lengths)
         self.chosen: Dict[Any, Any] = {}  #: of a framework: whose kernels, and why
         super().__init__(comm, problem, method, saved_forwards,
                          {"kv_heads": kv_heads, "causal": causal, "key_lengths": key_lengths, "scale": scale,
@@ -330,7 +336,7 @@ class LinearAttention(_Sharded):
     def __init__(self, comm: "Comm", problem: "str | Line", method: str = "lasp2", *,
                  decay: Optional[Sequence[float]] = None, bidirectional: bool = False, dv: Optional[int] = None,
                  threads: int = 1, saved_forwards: int = 1):
-        self._method = _method(lib.heddle_linear_method_parse, method)
+        self._method, decay = _method(lib.heddle_linear_method_parse, method), plain(decay)
         super().__init__(comm, problem, method, saved_forwards,
                          {"decay": decay, "bidirectional": bidirectional, "dv": dv, "threads": threads})
         if decay is not None and len(decay) != self.heads:

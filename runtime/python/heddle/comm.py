@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import _abi
 from ._library import encoded, lib
-from .attention import Attention, LinearAttention
+from .attention import Attention, LinearAttention, plain
 from .errors import ArgumentError
 from .families import Family
 from .line import Line, mesh_of
@@ -338,14 +338,14 @@ class Comm(OfThisProcess):
         """The number of the plans of this kind, method and options, kept until the communicator is closed."""
         key = kind, form, method, _frozen(options)
         if key not in self._families:
-            self._families[key] = Family(self, kind, form, method, options)
+            self._families[key] = Family(self, kind, form, method, dict(key[-1]))
         return self._families[key].number
 
     def _attention(self, kind: Any, problem: str, method: str, dtype: Optional[str], options: Dict[str, Any]) -> Any:
-        plain = {**_defaults(kind), **options}
+        frozen = _frozen({**_defaults(kind), **options})
         text = self._text(f"{problem} -> *", dtype)
-        return self._kept(self._attentions, (kind, text, method, _frozen(plain)),
-                          lambda: kind(self, Line(text), method, **plain))
+        return self._kept(self._attentions, (kind, text, method, frozen),
+                          lambda: kind(self, Line(text), method, **dict(frozen)))
 
 
 @functools.lru_cache(maxsize=None)
@@ -355,9 +355,8 @@ def _defaults(kind: Any) -> Dict[str, Any]:
 
 
 def _frozen(options: Dict[str, Any]) -> Tuple[Tuple[str, Any], ...]:
-    """As a key."""
-    plain = ((name, value.tolist() if hasattr(value, "tolist") else value) for name, value in options.items())
-    return tuple(sorted((name, tuple(value) if isinstance(value, (list, tuple)) else value) for name, value in plain))
+    """As a key, which nobody changes afterwards."""
+    return tuple(sorted((name, plain(value)) for name, value in options.items()))
 
 
 def check_comm(what: str, comm: Any) -> None:

@@ -40,7 +40,8 @@ def _known(plan: LinearAttention, like: torch.Tensor, heads: int) -> _Known:
     known: Dict[str, _Known] = plan.known
     at = str(like.device)
     if at not in known:
-        every = torch.tensor(plan.decay or [1.0] * plan.heads, dtype=torch.float64, device=like.device)
+        every = torch.tensor([1.0] * plan.heads if plan.decay is None else plan.decay, dtype=torch.float64,
+                             device=like.device)
         sides = ([], []) if plan.states is None else (plan.states.before, plan.states.behind)
         known[at] = _Known(every[plan.slices[2]], *(torch.tensor(side, dtype=torch.int64, device=like.device)
                                                     for side in sides))
