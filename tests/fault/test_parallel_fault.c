@@ -39,7 +39,6 @@ static heddle_status make(thing *t, heddle_comm *comm, int kind)
         heddle_bucket_options_init(&options);
         options.sum_axes = 3;
         options.shard_axis = 0;
-        options.deadline_ms = 30000;
         st = heddle_bucket_create(&t->bucket, comm, &mesh, &t->part, 1, &options);
     } else if (kind == PAIR) {
         heddle_dense_pair_options options;
@@ -49,7 +48,6 @@ static heddle_status make(thing *t, heddle_comm *comm, int kind)
         HD_TRY(heddle_layout_parse(&layout, "n@dp,n@tp", &shape, &mesh));
         heddle_dense_pair_options_init(&options);
         options.hidden = 6;
-        options.deadline_ms = 30000;
         st = heddle_dense_pair_create(&t->pair, comm, &shape, &mesh, &layout, 1, &options);
     } else {
         st = heddle_pipeline_create(&t->pipeline, comm, &mesh, 0);
@@ -181,11 +179,14 @@ static void check_told(const end *e, int rank)
 HD_CASE(ranks_end)
 {
     end *e = hd_shared(sizeof *e);
+    heddle_comm_options options;
+    heddle_comm_options_init(&options);
     for (int i = 0; i < 2 * KINDS; i++) {
         memset(e, 0, sizeof *e);
         e->kind = i / 2;
         e->kills = i % 2;
-        HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(RANKS, "shm", end_rank, e));
+        options.deadline_ms = 15 * hd_test_limit_ns(2) / 1000000;
+        HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks_with(RANKS, "shm", &options, end_rank, e));
         for (int r = 0; r < RANKS; r++) {
             if (r != 1) {
                 check_told(e, r);
