@@ -96,7 +96,7 @@ HD_CASE(steps_have_the_bits_of_the_host)
 HD_CASE(norms_of_many_ranks)
 {
     way of = {"[pp=66]", 0, 0, 1, -1, 0.3};
-    const heddle_comm_options options = by_nccl(20000);
+    const heddle_comm_options options = by_nccl(120000);
 #ifdef __SANITIZE_THREAD__
     hd_skip("sanitizer", "kernels of many ranks, of which ThreadSanitizer knows too few threads");
 #endif

@@ -252,7 +252,7 @@ static heddle_status is_late(arrays *a)
     if (rank == 0) {
         a->sim.hold(a->stream);
     }
-    usleep(rank == 0 ? 0 : 150000); /* its patience ends later */
+    usleep(rank == 0 ? 0 : 600000); /* its patience ends later */
     st = heddle_comm_sendrecv(comm, a->there[0], BYTES, peer, a->there[1], BYTES, peer, a->stream);
     a->sim.release();
     CHECK(st == (rank == 0 ? HEDDLE_ERR_TIMEOUT : HEDDLE_ERR_PEER));

@@ -53,7 +53,7 @@ HD_CASE(threads_find_what_one_finds)
         }
     }
     HD_OK(heddle_machine_load(&machine, "8x8xh100-nvlink+ib400"));
-    for (int trial = 0; trial < hd_rounds(40); trial++) {
+    for (int trial = 0; trial < hd_rounds(28); trial++) {
         char dims[256];
         heddle_plan_options o;
         const int ranks = below(3) == 0 ? 24 << below(2) : 2 + below(63);
