@@ -9,7 +9,7 @@ import torch
 
 from ...errors import ArgumentError
 from ..ranks import Dims
-from .trees import Tensors, replaced, tensors_of
+from .trees import Tensors, fresh, replaced, tensors_of
 
 Shapes = Dict[str, Tuple[int, ...]]  #: of every tensor of every module's calls, by a name of all three
 _STEPS = 1, 2, 4, 8, 16  #: by which an extent grows: a patch or a pyramid of resolutions takes none smaller
@@ -230,7 +230,7 @@ def shapes_of(model: torch.nn.Module, args: Any, kwargs: Any) -> Shapes:
                 shapes.update({f"{call}:{side}:{at}": tuple(x.shape) for at, x in tensors_of(value).items()})
         handles.append(module.register_forward_hook(look, with_kwargs=True))
     try:
-        model(*args, **kwargs)
+        model(*fresh(args), **fresh(kwargs))
     finally:
         for handle in handles:
             handle.remove()

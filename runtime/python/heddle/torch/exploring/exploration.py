@@ -218,7 +218,7 @@ class Exploration:
         seen = self.modules[name].dims.get(dim)
         if seen is None or seen.kind in ("free", "table"):
             return 0, 0
-        if seen.is_near:
+        if seen.is_near and not self._is_far_within(name, dim):
             return seen.rows, 0
         if seen.kind == "reduction" and self.modules[name].kind in NORMS:
             return 0, self.modules[name].groups
@@ -226,6 +226,13 @@ class Exploration:
         found = [every for every in each if every is not None]
         rows, groups = (sum(every[side] for every in found) for side in (0, 1))
         return (rows, groups) if len(found) == len(each) and (rows or groups) else None
+
+    def _is_far_within(self, name: str, dim: str) -> bool:
+        """Is there attention in it, or a module that wants rows from anywhere, whatever comes of it outside?"""
+        below = [module for module in self.modules.values() if module.name.startswith(f"{name}.")]
+        return any(f"{each.module}.".startswith(f"{name}.") for each in self.flow.attentions) or any(
+            each.kind in ("mixes", "causal") and not each.is_near for module in below
+            for each in (module.dims.get(dim),) if each is not None)
 
 
 def _summary(module: Module) -> str:

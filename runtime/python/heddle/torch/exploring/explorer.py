@@ -15,7 +15,8 @@ from .flow import argument_names, as_argument, flow_of
 from .kept import kept
 from .probe import Finding, Probe, Reading, called, numbered
 from .solve import Folded, depends_on, extents_of, solved
-from .trees import Tensors, replaced, tensors_of
+from .trees import Tensors, fresh, tensors_of
+from .wide import widened
 
 _WAYS_MAX = 4  #: to read the axes of one call
 _CALLS_MAX = 6  #: of a module, of other shapes each
@@ -48,19 +49,21 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
     if not given:
         raise ArgumentError(f"explore: {type(model).__name__} was given no tensor, wanted the arguments of a forward")
     need_one_device("explore", model, args, kwargs)
-    with kept(model) as put_back:
+    with kept(model):
         try:
             shapes = shapes_of(model, args, kwargs)
         except Exception as error:  # whatever a model raises goes on
             note_dtypes(error, model, args, kwargs)
             raise
+    asked = args, kwargs
+    with widened(model, args, kwargs) as (args, kwargs, _), kept(model) as put_back:
         axes = _axes(model, args, kwargs, given, dims, shapes, put_back)
         put_back()
         explorer = _Explorer(model, axes, shapes, progress)
         explorer.run(args, kwargs)
         fixed = tuple(name for name, dim in axes.dims.items() if dim.step == 0)
         made = Exploration(type(model).__name__, {name: dim.extent for name, dim in axes.dims.items()}, fixed,
-                           {name: explorer.modules[name] for name in explorer.order}, explorer.notes, (args, kwargs))
+                           {name: explorer.modules[name] for name in explorer.order}, explorer.notes, asked)
         put_back()
         made.flow = flow_of(model, args, kwargs, [stage.name for stage in made.stages()])
     _explored[model] = made
@@ -132,7 +135,7 @@ class _Explorer:
         try:
             for name, module in self.model.named_modules():
                 handles += self._hooks(name, module, id(module) in lists)
-            self.model(*replaced(args, lambda _, x: x.clone()), **replaced(kwargs, lambda _, x: x.clone()))
+            self.model(*fresh(args), **fresh(kwargs))
         finally:
             for handle in handles:
                 handle.remove()
@@ -141,7 +144,7 @@ class _Explorer:
         def enter(_: Any, args: Any, kwargs: Any) -> None:
             if not self._busy:
                 self.order += [] if name in self.order else [name]
-                self._given.append((replaced(args, lambda _, x: x.clone()), replaced(kwargs, lambda _, x: x.clone())))
+                self._given.append((fresh(args), fresh(kwargs)))
 
         def leave(_: Any, args: Any, kwargs: Any, out: Any) -> None:
             if self._busy:
@@ -258,7 +261,7 @@ class _Explorer:
     def _findings(self, module: torch.nn.Module, given: Tuple[Any, Any], reading: Reading,
                   out: Tensors) -> Dict[str, Finding]:
         dims = reading.dims() | set(self._odd)
-        run = called(module, *given)
+        run, finer = called(module, *given), called(module, *given, torch.float64)
         try:
             whole = run(lambda _, x: x)
             again = run(lambda _, x: x)
@@ -272,7 +275,7 @@ class _Explorer:
                 findings[dim] = Finding("unknown", self._odd[dim])
                 continue
             try:
-                findings[dim] = Probe(dim, reading, run, whole).finding()
+                findings[dim] = Probe(dim, reading, run, whole, finer).finding()
             except Exception as error:  # whatever a model raises
                 findings[dim] = Finding("unknown", f"with other rows of {dim} it raises {type(error).__name__}: "
                                                    f"{error}"[:200])

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...errors import ArgumentError, UnsupportedError
 from ..key_mask import of_keys, of_scores
-from .trees import replaced, tensors_of
+from .trees import fresh, tensors_of
 
 _FROM = "_heddle_from"
 _None: FrozenSet[int] = frozenset()
@@ -147,7 +147,7 @@ def flow_of(model: torch.nn.Module, args: Any, kwargs: Mapping[str, Any], stages
                     module.register_forward_hook(leave, with_kwargs=True)]
     try:
         with _Seen(flow, within):
-            model(*replaced(args, lambda _, x: x.clone()), **replaced(kwargs, lambda _, x: x.clone()))
+            model(*fresh(args), **fresh(kwargs))
     finally:
         for handle in handles:
             handle.remove()

@@ -101,19 +101,20 @@ def _put_back(attributes: List[Tuple[torch.nn.Module, Tuple[Dict[str, Any], _Hel
 
 def _noise(module: torch.nn.Module) -> List[Any]:
     """While the module runs its own parameters that are as zero hold noise, the same in every call."""
-    zero = [(at, p) for at, p in enumerate(module.parameters(recurse=False)) if is_nothing(p)]
+    zero = [(at, name) for at, (name, p) in enumerate(module.named_parameters(recurse=False)) if is_nothing(p)]
     if not zero:
         return []
-    were: List[List[torch.Tensor]] = []
+    were: List[List[Tuple[torch.Tensor, torch.Tensor]]] = []
 
     def enter(*_: Any) -> None:
-        were.append([p.data for _, p in zero])
-        for at, p in zero:
+        gates = [module._parameters[name] for _, name in zero]
+        were.append([(p, p.data) for p in gates])
+        for (at, _), p in zip(zero, gates):
             draw = torch.Generator().manual_seed(at)
             p.data = (torch.randn(p.shape, generator=draw) * 0.1).to(p.device, p.dtype)
 
     def leave(*_: Any) -> None:
-        for (at, gate), value in zip(zero, were.pop()):
+        for gate, value in were.pop():
             gate.data = value
     return [module.register_forward_pre_hook(enter, prepend=True),
             module.register_forward_hook(leave, always_call=True)]

@@ -2,15 +2,18 @@
 others; then it is run on fewer rows."""
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 
 from .solve import Folded, Part
-from .trees import Tensors, replaced, tensors_of
+from .trees import Tensors, fresh, tensors_of
+from .wide import converted, in_dtype
 
+Seen = Dict[int, Tuple[torch.Tensor, bool]]  #: by the row that was changed: which are others, and anything beside
 Run = Callable[[Callable[[str, torch.Tensor], torch.Tensor]], Tensors]  #: by its changed arguments; its results
 
 
@@ -84,10 +87,12 @@ def _rows(size: int, part: Part, dim: str, lo: int, hi: int) -> torch.Tensor:
 
 
 class Probe:
-    """One dim of one call of a module. `run` gives its results for arguments that a function changes."""
+    """One dim of one call of a module. `run` gives its results for arguments that a function changes, `finer` in more
+    digits. Differences within `least` of the largest element are none."""
 
-    def __init__(self, dim: str, reading: Reading, run: Run, whole: Tensors):
-        self.dim, self.reading, self.run, self.whole = dim, reading, run, whole
+    def __init__(self, dim: str, reading: Reading, run: Run, whole: Tensors, finer: Optional[Run] = None,
+                 least: float = 1e-6):
+        self.dim, self.reading, self.run, self.whole, self.finer, self.least = dim, reading, run, whole, finer, least
         self.draw = torch.Generator().manual_seed(1)
         extents = [_extent(part, dim) for axes in reading.given.values() for _, part in holding(axes, dim)]
         self.extent = min(extents) if extents else 0
@@ -109,16 +114,16 @@ class Probe:
             return Finding("mixes", f"{self.dim} has {odd[0]} rows on one side and {self.extent} on the other")
         last = self.extent - 1
         seen = {last: self._seen(last)}
-        if not seen[last][1] and not bool(seen[last][0][0]):  # else it mixes, whatever the first row does
-            seen[0] = self._seen(0)
+        if not seen[last][1] and not bool(seen[last][0][0]):  # else it mixes, whatever the other rows do
+            seen.update((row, self._seen(row)) for row in {0, self.extent // 2} - {last})
         if not any(bool(rows.any()) for rows, _ in seen.values()) and not any(more for _, more in seen.values()):
             return Finding("table", "no row that it takes changes what it returns")
         return self._told(seen)
 
-    def _told(self, seen: Dict[int, Tuple[torch.Tensor, bool]]) -> Finding:
+    def _told(self, seen: Seen) -> Finding:
         if any(more for _, more in seen.values()):
             return Finding("mixes", f"a row of {self.dim} reaches results that have no {self.dim}")
-        away = [(int(j) - row) for row, (rows, _) in seen.items() for j in rows.nonzero().flatten()]
+        away = _away(seen)
         if not any(away):
             return self._confirmed()
         far, times = max(map(abs, away)), max(self.extents) // self.extent
@@ -127,6 +132,11 @@ class Probe:
         if far < self.extent - 1 and not self._is_anywhere(far):
             return Finding("mixes", f"a row of {self.dim} reaches rows up to {far} away, and others where the first or "
                                     "the last is not there: by their number, as windows do")
+        if far < self.extent - 1:
+            fine = self._finely(seen)
+            if max(map(abs, fine)) > far:
+                why = f"what a row of {self.dim} reaches beyond {far} rows is less and less, and not nothing"
+                return Finding("causal" if min(fine) >= 0 else "mixes", why, 0, times)
         if min(away) >= 0:
             return Finding("causal", f"a row of {self.dim} reaches {far} rows behind it", far, times)
         if far < self.extent - 1:
@@ -134,6 +144,18 @@ class Probe:
         if self.extent >= 4 and all(bool(rows.all()) for rows, _ in seen.values()) and self._is_reduction():
             return Finding("reduction", f"of the rows of {self.dim} it needs sums alone")
         return Finding("mixes")
+
+    def _finely(self, seen: Seen) -> List[int]:
+        """How far away anything at all is another: a halo ends where it ends, a decay only where rounding begins."""
+        try:
+            if self.finer is None:
+                raise ValueError("there are no more digits")
+            fine = Probe(self.dim, self.reading, self.finer, self.finer(lambda _, x: x), None, 1e-12)
+            found = {row: fine._seen(row) for row in seen}
+        except Exception:  # whatever a model raises: every bit counts then
+            fine = Probe(self.dim, self.reading, self.run, self.whole, None, 0.0)
+            found = {row: fine._seen(row) for row in seen}
+        return [*_away(found), *_away(seen)]
 
     def _each(self, change: Callable[[torch.Tensor, int, torch.Tensor], torch.Tensor],
               lo: int, hi: int) -> Callable[[str, torch.Tensor], torch.Tensor]:
@@ -161,7 +183,7 @@ class Probe:
         rows, beside = torch.zeros(self.extent, dtype=torch.bool), False
         out = self.run(self._each(self._noisy, row, row + 1))
         for name, y in self.whole.items():
-            differs = _differs(y, out[name], 1e-6)
+            differs = _differs(y, out[name], self.least)
             there = holding(self.reading.out.get(name, ()), self.dim)
             if not there:
                 beside = beside or bool(differs.any())
@@ -194,15 +216,19 @@ class Probe:
 
     def _confirmed(self) -> Finding:
         """No row reaches another one: does the module run on fewer rows, with the same results?"""
-        for lo, hi in ((1, self.extent - 1),) if self.extent > 2 else ((0, 1), (1, 2)):
+        raised = ""
+        for lo, hi in ((1, self.extent), (1, self.extent - 1)) if self.extent > 2 else ((1, 2), (0, 1)):
             try:
                 out = self.run(self._fewer(lo, hi))
-            except Exception as error:  # whatever a model raises
-                return Finding("unknown", f"on fewer rows of {self.dim} it raises {type(error).__name__}: "
-                                          f"{str(error).splitlines()[0] if str(error) else ''}"[:200])
+            except Exception as error:  # whatever a model raises: it may take even extents alone
+                raised = (f"on fewer rows of {self.dim} it raises {type(error).__name__}: "
+                          f"{str(error).splitlines()[0] if str(error) else ''}"[:200])
+                continue
             if not self._is_part(out, lo, hi, lo, hi):
                 return Finding("unknown", f"on fewer rows of {self.dim} its results are others")
-        return Finding("free")
+            if self.extent > 2:
+                return Finding("free")
+        return Finding("unknown", raised) if raised else Finding("free")
 
     def _is_anywhere(self, far: int) -> bool:
         """Does a row reach the same ones, so far away at most, where the first row or the last is not there?"""
@@ -265,13 +291,20 @@ class Probe:
     _name = ""
 
 
+def _away(seen: Seen) -> List[int]:
+    return [int(j) - row for row, (rows, _) in seen.items() for j in rows.nonzero().flatten()]
+
+
 def _differs(a: torch.Tensor, b: torch.Tensor, within: float) -> torch.Tensor:
     if a.shape != b.shape:
         return torch.ones(a.shape, dtype=torch.bool)
     if not (a.is_floating_point() or a.is_complex()):
         return a != b
     finite = a.abs().nan_to_num(0, 0, 0)
-    within = max(within, 16 * torch.finfo(a.dtype).eps) if within > 1e-5 or a.dtype.itemsize < 4 else within
+    if within > 1e-5:  # of runs on other rows, which round otherwise
+        within = max(within, 16 * torch.finfo(a.dtype).eps)
+    elif a.dtype.itemsize < 4:
+        within = 0.0
     far = (a - b).abs() > within * (float(finite.max()) if a.numel() else 0.0)
     return far | (a.isnan() != b.isnan())
 
@@ -300,13 +333,12 @@ def numbered(x: torch.Tensor, axes: Sequence[Folded]) -> str:
     return ""
 
 
-def called(module: torch.nn.Module, args: Any, kwargs: Any) -> Run:
-    """A module that runs by itself, with the same random numbers every time."""
+def called(module: torch.nn.Module, args: Any, kwargs: Any, dtype: Optional[torch.dtype] = None) -> Run:
+    """A module that runs by itself, with the same random numbers every time; in another dtype."""
     def run(change: Callable[[str, torch.Tensor], torch.Tensor]) -> Tensors:
         seeded()
-        def copied(name: str, x: torch.Tensor) -> torch.Tensor:
-            y = change(name, x)
-            return y.clone() if y is x else y  # what a module writes to
-        return {name: y.clone() for name, y in
-                tensors_of(module(*replaced(args, copied), **replaced(kwargs, copied))).items()}
+        with converted(module, dtype) if dtype else contextlib.nullcontext():
+            given = (in_dtype(args, dtype), in_dtype(kwargs, dtype)) if dtype else (args, kwargs)
+            out = module(*fresh(given[0], change), **fresh(given[1], change))
+            return {name: y.clone() for name, y in tensors_of(out).items()}
     return run

@@ -1,12 +1,16 @@
 """Tensors in whatever a module takes and returns."""
 from __future__ import annotations
 
+import copy
 import dataclasses
+import types
 from typing import Any, Callable, Dict, Mapping
 
 import torch
 
 Tensors = Dict[str, torch.Tensor]
+_SHARED = (int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device, torch.nn.Module,
+           types.FunctionType, types.MethodType)  #: what a call does not change, or what is the model's own
 
 
 def tensors_of(value: Any, name: str = "") -> Tensors:
@@ -29,12 +33,14 @@ def _parts(value: Any) -> Any:
     return []
 
 
-def replaced(value: Any, change: Callable[[str, torch.Tensor], torch.Tensor], name: str = "") -> Any:
-    """The same with other tensors. What is no tuple, list or dict of tensors stays the same object."""
+def replaced(value: Any, change: Callable[[str, torch.Tensor], torch.Tensor], name: str = "",
+             other: Callable[[Any], Any] = lambda value: value) -> Any:
+    """The same with other tensors. What is no tuple, list or dict of tensors stays the same object, or is what `other`
+    makes of it."""
     if isinstance(value, torch.Tensor):
         return change(name, value)
     def inner(key: Any, part: Any) -> Any:
-        return replaced(part, change, f"{name}.{key}" if name else str(key))
+        return replaced(part, change, f"{name}.{key}" if name else str(key), other)
     if isinstance(value, tuple):
         parts = [inner(at, part) for at, part in enumerate(value)]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
@@ -42,4 +48,21 @@ def replaced(value: Any, change: Callable[[str, torch.Tensor], torch.Tensor], na
         return [inner(at, part) for at, part in enumerate(value)]
     if type(value) is dict:
         return {key: inner(key, part) for key, part in value.items()}
-    return value
+    return other(value)
+
+
+def fresh(value: Any, change: Callable[[str, torch.Tensor], torch.Tensor] = lambda _, x: x) -> Any:
+    """Arguments for one call, which may write to tensors and to objects: a cache of keys and values grows with it."""
+    def copied(name: str, x: torch.Tensor) -> torch.Tensor:
+        y = change(name, x)
+        return y.clone() if y is x else y
+    return replaced(value, copied, other=_copied)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, _SHARED):
+        return value
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # whatever an object is
+        return value

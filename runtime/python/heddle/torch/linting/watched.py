@@ -8,6 +8,7 @@ import torch
 
 from ..exploring.flow import argument_names, as_argument, as_output
 from ..exploring.trees import Tensors, replaced, tensors_of
+from ..exploring.wide import widened
 from ..hooks import around_in
 from ..modules import put_on
 from ..proving.proof import copied, passed
@@ -40,6 +41,11 @@ class Watched:
 
 def watched(model: torch.nn.Module, steps: Any, args: Any, kwargs: Any, ranks: int) -> List[Watched]:
     """Of every rank. What the whole model raises goes on."""
+    with widened(model, args, kwargs) as (args, kwargs, is_wide):
+        return _watched(model, steps, args, kwargs, ranks, is_wide)
+
+
+def _watched(model: torch.nn.Module, steps: Any, args: Any, kwargs: Any, ranks: int, is_wide: bool) -> List[Watched]:
     whole: Dict[str, List[Tuple[Tensors, Tensors]]] = {}
     one = copied(model)
     for name, module in one.named_modules():
@@ -48,7 +54,7 @@ def watched(model: torch.nn.Module, steps: Any, args: Any, kwargs: Any, ranks: i
     turns, every = Turns(ranks), [Watched() for _ in range(ranks)]
 
     def of_rank(rank: int) -> None:
-        mine, each = SimulatedRanks(f"[sp={ranks}]", rank, turns), copied(model)
+        mine, each = SimulatedRanks(f"[sp={ranks}]", rank, turns, is_wide), copied(model)
         before = _graphs(each)
         watch = _Watch(every[rank], mine, whole)
         try:

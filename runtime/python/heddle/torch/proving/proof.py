@@ -11,7 +11,8 @@ import torch
 from ...errors import ArgumentError, UnsupportedError
 from ..exploring.devices import need_one_device
 from ..exploring.kept import is_nothing, same_random
-from ..exploring.trees import Tensors, replaced, tensors_of
+from ..exploring.trees import Tensors, fresh, tensors_of
+from ..exploring.wide import widened
 from ..hooks import around_in
 from ..modules import put_on
 from .simulated import Moved, SimulatedRanks
@@ -53,7 +54,8 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
     """Runs the model once whole and once on so many ranks, which are simulated one after the other in this process,
     with no communicator; compares results and, with `gradients`, those of arguments and parameters. Works on copies
     of the modules, which share the model's parameters; in eval mode, and parameters that are zero, or nearly so, are
-    noise, since such a gate hides what is behind it.
+    noise, since such a gate hides what is behind it. What is in half precision is compared in float32, in memory of its
+    own, where the model runs so.
 
     plan  steps as `parallelize` takes them, or a Plan
 
@@ -66,7 +68,12 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise ArgumentError(f"prove: ranks is {ranks!r}, wanted a number of at least 1")
     need_one_device("prove", model, args, kwargs)
-    steps = getattr(plan, "steps", plan)
+    with widened(model, args, kwargs) as (args, kwargs, is_wide):
+        return _proved(model, getattr(plan, "steps", plan), args, kwargs, ranks, gradients, is_wide)
+
+
+def _proved(model: torch.nn.Module, steps: Any, args: Any, kwargs: Any, ranks: int, gradients: bool,
+            is_wide: bool) -> Proof:
     whole = copied(model)
     seen: Dict[str, List[torch.Tensor]] = {}
     for name, module in whole.named_modules():
@@ -76,7 +83,7 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
     turns, compared = Turns(ranks), _Compared(seen)
 
     def of_rank(rank: int) -> Tuple[Tensors, Tensors, Tensors, SimulatedRanks]:
-        mine = SimulatedRanks(f"[sp={ranks}]", rank, turns)
+        mine = SimulatedRanks(f"[sp={ranks}]", rank, turns, is_wide)
         each = copied(model)
         _watched(each, mine, compared)
         put_on(each, lambda: (steps, ""), mine)
@@ -124,7 +131,7 @@ def passed(model: torch.nn.Module, args: Any, kwargs: Any, gradients: bool) -> T
 
     def leaf(name: str, x: torch.Tensor) -> torch.Tensor:
         return x.detach().clone().requires_grad_(wants and name in asked)
-    args, kwargs = replaced(args, leaf), replaced(kwargs, leaf)
+    args, kwargs = fresh(args, leaf), fresh(kwargs, leaf)
     with torch.set_grad_enabled(wants):
         out = tensors_of(model(*args, **kwargs))
         loss = [(y * torch.linspace(0.5, 1.5, y.numel(), dtype=torch.float32, device=y.device).to(y.dtype).view_as(y)

@@ -36,8 +36,9 @@ class SimulatedComm:
 class SimulatedRanks(Ranks):
     """One rank of several."""
 
-    def __init__(self, mesh: str, rank: int, turns: Turns):
+    def __init__(self, mesh: str, rank: int, turns: Turns, is_wide: bool = False):
         super().__init__(SimulatedComm(mesh, rank, turns))  # type: ignore[arg-type]
+        self.is_wide = is_wide  #: float32 stands for half precision, of which the bytes are told
         self.moves: List[Moved] = []  #: of rank 0: of all ranks together
         self.within: List[str] = []  #: the modules that run, the innermost last
         self.ended = 0  #: modules so far
@@ -97,7 +98,8 @@ class SimulatedRanks(Ranks):
         return o.index_select(2, rows.places(o.device))
 
     def _count(self, x: torch.Tensor, what: str, lines: List[str]) -> None:
-        sent = [sum(sum(Line(text).sends(rank).values()) for text in lines) * x.element_size() // 4
+        size = 2 if self.is_wide and x.dtype == torch.float32 else x.element_size()
+        sent = [sum(sum(Line(text).sends(rank).values()) for text in lines) * size // 4
                 for rank in range(self.comm.size)]
         if sum(sent) > 0:
             self.moves.append(Moved(self.within[-1] if self.within else "", what, sum(sent), max(sent)))

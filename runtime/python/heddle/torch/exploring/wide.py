@@ -1,0 +1,64 @@
+"""Models in a wider dtype while they are compared: in half precision what a row changes is as small as rounding."""
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator, Tuple
+
+import torch
+
+from .kept import kept
+from .trees import fresh, replaced, tensors_of
+
+_HALF = torch.float16, torch.bfloat16
+
+
+@contextlib.contextmanager
+def widened(model: torch.nn.Module, args: Any, kwargs: Any) -> Iterator[Tuple[Any, Any, bool]]:
+    """Within, what is in half precision is in float32, in memory of its own: parameters, buffers, and the arguments,
+    which it gives; and whether they are. Where the model does not run so (kernels of half precision alone, no memory)
+    all is as it is."""
+    with contextlib.ExitStack() as stack:
+        given, is_wide = (args, kwargs), False
+        if any(x.dtype in _HALF for x in (*model.parameters(), *model.buffers(), *tensors_of(args).values(),
+                                          *tensors_of(kwargs).values())):
+            trial = contextlib.ExitStack()
+            try:
+                trial.enter_context(converted(model, torch.float32))
+                wide = in_dtype(args, torch.float32), in_dtype(kwargs, torch.float32)
+                with kept(model):
+                    model(*fresh(wide[0]), **fresh(wide[1]))
+                given, is_wide = wide, True
+                stack.enter_context(trial.pop_all())
+            except Exception:  # whatever a model raises
+                trial.close()
+        yield (*given, is_wide)
+
+
+@contextlib.contextmanager
+def converted(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Within, parameters and buffers of fewer bytes are others, of this dtype: also where several modules have one."""
+    were, made = [], {}  # type: ignore[var-annotated]
+    try:
+        for each in module.modules():
+            for name, x in (*each._parameters.items(), *each._buffers.items()):
+                if x is not None and _is_narrow(x, dtype):
+                    if id(x) not in made:
+                        wide = x.detach().to(dtype)
+                        made[id(x)] = torch.nn.Parameter(wide, x.requires_grad) if name in each._parameters else wide
+                    were.append((each, name, x))
+                    setattr(each, name, made[id(x)])  # as a module does it that keeps them in lists, too
+        yield
+    finally:
+        for each, name, x in were:
+            setattr(each, name, x)
+
+
+def in_dtype(value: Any, dtype: torch.dtype) -> Any:
+    def changed(_: str, x: torch.Tensor) -> torch.Tensor:
+        return x.detach().to(dtype).requires_grad_(x.requires_grad) if _is_narrow(x, dtype) else x
+    return replaced(value, changed)
+
+
+def _is_narrow(x: torch.Tensor, dtype: torch.dtype) -> bool:
+    narrow = (*_HALF, torch.float32) if dtype == torch.float64 else _HALF
+    return x.dtype in narrow and type(x) in (torch.Tensor, torch.nn.Parameter)

@@ -1,0 +1,230 @@
+"""What is so small or so far away that it looks like nothing: half precision, decays, rows in the middle; and arguments
+that a call changes."""
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import heddle.torch as ht
+from heddle.torch import Attend
+from heddle.torch.exploring.exploration import Exploration, Module
+from heddle.torch.exploring.flow import Attention, Flow
+from heddle.torch.exploring.probe import Finding
+
+torch.set_num_threads(1)
+WIDTH = 16
+
+
+class Attending(torch.nn.Module):
+    """As decoders begin: weights of 0.02 beside rows of 1."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+        for linear in (self.qkv, self.out):
+            torch.nn.init.normal_(linear.weight, std=0.02)
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (4, 4)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attend, self.up = Attending(), torch.nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("scale", torch.full((WIDTH,), 1.5))
+
+    def forward(self, x):
+        x = x + self.attend(x)
+        return x + self.scale * self.up(x).relu()
+
+
+class Layers(torch.nn.Module):
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers, self.last = torch.nn.ModuleList(layers), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.last(x)
+
+
+def explored(model, x):
+    found = ht.explore(model, x)
+    return found, {name: {dim: seen.kind for dim, seen in module.dims.items()}
+                   for name, module in found.modules.items()}
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+def test_half_precision_is_explored_and_proved_as_float32_is(dtype):
+    torch.manual_seed(0)
+    model, x = Layers(Layer(), Layer()), torch.randn(2, 12, WIDTH)
+    single, wanted = explored(model, x)
+    proof = single.plan(model, "[sp=2]").proof
+    model, x = model.to(dtype), x.to(dtype)
+    before = {name: (id(p), p.clone()) for name, p in (*model.named_parameters(), *model.named_buffers())}
+    found, got = explored(model, x)
+    assert got == wanted and got["layers.0"]["s"] == "causal", (got, wanted)
+    assert found.to_yaml() == single.to_yaml() and found.given[0] == () and found.given[1]["x"] is x
+    plan = found.plan(model, "[sp=2]")
+    assert any(isinstance(step, Attend) for _, step in plan.steps) and plan.proof, plan
+    assert 0 < 2 * plan.proof.bytes_total == proof.bytes_total
+    without = [(name, step) for name, step in plan.steps if not isinstance(step, Attend)]
+    for ranks in (2, 3):
+        proof = ht.prove(model, without, x, ranks=ranks)
+        assert not proof and proof.worst.startswith("layers.0.attend"), proof
+    assert ht.lint(model, without, x, found=found)
+    for name, p in (*model.named_parameters(), *model.named_buffers()):
+        assert before[name][0] == id(p) and p.dtype == dtype and torch.equal(before[name][1], p), name
+
+
+class HalfAlone(torch.nn.Module):
+    """As kernels are that take nothing else."""
+
+    def __init__(self):
+        super().__init__()
+        self.attend = Attending()
+
+    def forward(self, x):
+        if x.dtype != torch.bfloat16:
+            raise RuntimeError("FlashAttention only supports fp16 and bf16")
+        return x + self.attend(x)
+
+
+def test_a_model_of_half_precision_alone_is_explored_as_it_is():
+    torch.manual_seed(0)
+    model, x = Layers(HalfAlone(), HalfAlone()).bfloat16(), torch.randn(2, 12, WIDTH).bfloat16()
+    found, kinds = explored(model, x)
+    assert kinds["layers.0"]["s"] == kinds["layers.1"]["s"] == "causal", found.table()
+    assert kinds["last"]["s"] == "free" and all(p.dtype == torch.bfloat16 for p in model.parameters())
+
+
+class Gated(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        gates, h, out = torch.sigmoid(3 * self.gate(x) - 2), torch.zeros_like(x[:, 0]), []
+        for row in range(x.shape[1]):
+            h = gates[:, row] * h + x[:, row]
+            out.append(h)
+        return torch.stack(out, 1)
+
+
+class Ema(torch.nn.Module):
+    def forward(self, x):
+        out = [x[:, 0]]
+        for row in range(1, x.shape[1]):
+            out.append(0.2 * out[-1] + x[:, row])
+        return torch.stack(out, 1)
+
+
+class Rnn(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = torch.nn.RNN(4, 4, batch_first=True)
+
+    def forward(self, x):
+        return self.rnn(x)[0]
+
+
+class Alibi(torch.nn.Module):
+    def forward(self, x):
+        rows = torch.arange(x.shape[1])
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=-(rows[:, None] - rows[None]).abs().to(x.dtype))
+
+
+class Taps(torch.nn.Module):
+    """Whose outer taps count for little."""
+
+    def __init__(self, causal):
+        super().__init__()
+        self.conv, self.causal = torch.nn.Conv1d(4, 4, 5, padding=4 if causal else 2), causal
+        with torch.no_grad():
+            self.conv.weight[..., (0, -1)] *= 1e-4
+
+    def forward(self, x):
+        return self.conv(x.transpose(1, 2)).transpose(1, 2)[:, :x.shape[1]]
+
+
+@pytest.mark.parametrize("kind, wanted, rows", (
+    (Gated, "causal", 0), (Ema, "causal", 0), (Rnn, "causal", 0), (Alibi, "mixes", 0),
+    (lambda: Taps(True), "causal", 4), (lambda: Taps(False), "halo", 2)))
+def test_a_halo_ends_and_a_decay_does_not(kind, wanted, rows):
+    torch.manual_seed(0)
+    seen = ht.explore(torch.nn.Sequential(kind(), torch.nn.Linear(4, 4)), torch.randn(2, 48, 4))["0"].dims["s"]
+    assert (seen.kind, seen.rows, seen.is_near) == (wanted, rows, rows > 0), seen.why
+
+
+class InTheMiddle(torch.nn.Module):
+    def __init__(self, less):
+        super().__init__()
+        self.less = less
+
+    def forward(self, x):
+        return x + x[:, (x.shape[1] - self.less) // 2, None]
+
+
+@pytest.mark.parametrize("less", (0, 1))
+@pytest.mark.parametrize("rows", (2, 3, 16, 17))
+def test_a_row_in_the_middle_that_all_see(rows, less):
+    seen = ht.explore(torch.nn.Sequential(InTheMiddle(less), torch.nn.Linear(4, 4)), torch.randn(5, rows, 4))
+    assert not seen["0"].dims["s"].is_free and seen["1"].dims["s"].is_free, seen.table()
+
+
+def test_rows_of_neighbours_are_not_enough_where_a_module_within_wants_all():
+    def found(kind, attentions=()):
+        modules = {"a": Module("a", "A", {"s": Finding("halo", "", 2)}), "a.b": Module("a.b", "B", {"s": kind})}
+        return Exploration("M", {"s": 16}, (), modules, flow=Flow(attentions=list(attentions)))._brought("a", "s")
+    assert found(Finding("free")) == found(Finding("halo", "", 1)) == found(Finding("causal", "", 1)) == (2, 0)
+    assert found(Finding("mixes")) is found(Finding("causal")) is None
+    assert found(Finding("free"), [Attention("a.b", 4, 4, 16, 16, False)]) is None
+    assert found(Finding("free"), [Attention("ab", 4, 4, 16, 16, False)]) == (2, 0)
+
+
+class Keys:
+    """Of all calls, as generation keeps them."""
+
+    def __init__(self):
+        self.keys = []
+
+    def with_these(self, x):
+        self.keys.append(x)
+        return torch.cat(self.keys, 1)
+
+
+class Caching(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.key = torch.nn.Linear(4, 4)
+
+    def forward(self, x, keys=None):
+        return x + self.key(x) @ keys.with_these(self.key(x)).transpose(1, 2).softmax(-1) @ x
+
+
+class Cached(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers, self.last = torch.nn.ModuleList([Caching()]), torch.nn.Linear(4, 4)
+
+    def forward(self, x, keys=None):
+        keys = Keys() if keys is None else keys
+        for layer in self.layers:
+            x = layer(x, keys=keys)
+        return self.last(x)
+
+
+@pytest.mark.parametrize("is_ours", (False, True))
+def test_a_cache_among_the_arguments_does_not_grow(is_ours):
+    torch.manual_seed(0)
+    model, x, keys = Cached(), torch.randn(2, 8, 4), Keys()
+    named = {"keys": keys} if is_ours else {}
+    before = copy.deepcopy(model.state_dict())
+    found = ht.explore(model, x, **named)
+    assert found["layers.0"].dims["s"].kind == "mixes" and found["last"].dims["s"].is_free, found.table()
+    assert ht.prove(model, [], x, ranks=2, **named)
+    assert keys.keys == [] and all(torch.equal(before[name], value) for name, value in model.state_dict().items())
