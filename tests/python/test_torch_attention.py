@@ -240,8 +240,7 @@ with heddle.Comm.open() as comm:
         plans = (comm.attention(problem, "ring", key_lengths=lengths),
                  heddle.Attention(comm, problem, "ring", key_lengths=lengths))
         linear = (comm.linear_attention(problem, decay=decay), heddle.LinearAttention(comm, problem, decay=decay))
-        family = heddle.numbered.by_number(comm.family(
-            heddle.LinearAttention, problem.replace(f"s={s}", "s=%d"), "lasp2", {"decay": decay}))
+        family = comm.family(heddle.LinearAttention, problem.replace(f"s={s}", "s=%d"), "lasp2", {"decay": decay})
         for at in range(2):
             lengths[at], decay[at] = s, 0.1
         q, k, v = (draw(seed, 2, 2, s, 4) for seed in (1, 2, 3))

@@ -130,3 +130,25 @@ for s in (25, 21, 29):  # the first has as many rows as nothing else: torch woul
 assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1, torch._dynamo.utils.counters["stats"]
 ended()
 """, 3)
+
+
+def test_options_of_a_ring_may_be_arguments_of_a_compiled_function(tmp_path):
+    fork(tmp_path, ATTENTION + """
+def ring(q, k, v, causal, scale, forwards, more):
+    return hc.attention(q.sin(), k, v, None, dist.group.WORLD, causal=causal, scale=scale, saved_forwards=forwards,
+                        return_lse=more)
+
+compiled = torch.compile(ring, backend="aot_eager", fullgraph=True, dynamic=True)
+q, k, v = (draw(rank + seed, 2, 3, 4, 8) for seed in (1, 5, 9))
+for asked in ((True, 0.25, 2, False), (1, 0.5, 3, 1), (0, 0.125, 2, 0), (False, None, 3, True), (True, -1, 3, True)):
+    got, wanted = (function(q, k, v, *asked) for function in (compiled, ring))
+    for a, b in zip(*(x if asked[3] else [x] for x in (got, wanted))):
+        assert torch.equal(a, b), (asked, (a - b).abs().max())
+dist.barrier()
+hc.comm_of(dist.group.WORLD).close()
+refused(heddle.ArgumentError, "is gone", compiled, q, k, v, *asked)
+torch.compiler.reset()
+for a, b in zip(compiled(q, k, v, *asked), ring(q, k, v, *asked)):
+    same(a, b)
+ended()
+""", 2)

@@ -114,3 +114,26 @@ with heddle.Comm.open(mesh="[dp=2 sp=2]", deadline_s=600) as comm:
     refused(Exception, "wants f32", compiled, q, k, v, [plan])
 print("ok")
 """, 4)
+
+
+def test_what_graphs_have_of_plans_is_kept_and_nothing_else(tmp_path):
+    """Lengths of every block of their own are a graph's constants: plans that are let go leave nothing of them."""
+    fork(tmp_path, COMMON + """
+with heddle.Comm.open(deadline_s=600) as comm:
+    comm.plans_max = 4
+    def planned(s, method="ring"):
+        return comm.attention(f"f32[b=2 s={s} h=2 d=8] on [sp=2]: s@sp({s - 2} 2)", method)
+    for s in range(3, 20):
+        planned(s)
+    assert len(comm._families) <= 4, len(comm._families)
+    compiled = torch.compile(attended, fullgraph=True, backend="aot_eager", dynamic=True)
+    q, k, v = (draw(seed + comm.rank, 2, 2, 7 if comm.rank == 0 else 2, 8, dtype=torch.float32) for seed in (1, 5, 9))
+    for again in range(2):
+        for got, wanted in zip(*(slopes(function, (q, k, v), [planned(9)]) for function in (compiled, attended))):
+            assert torch.equal(got, wanted), (got - wanted).abs().max()
+        assert graphs() == 1, graphs()
+        for s in range(20, 30):  # lets the plan go, of which there is a graph
+            planned(s)
+        assert len(comm._families) <= 5, len(comm._families)
+print("ok")
+""", 2)

@@ -21,6 +21,7 @@ from .turns import Turn, turns_of
 
 if TYPE_CHECKING:
     from .comm import Comm
+    from .families import Family
 
 #: data address and strides in elements, of [b, s, h, d]
 Place = Tuple[int, Sequence[int]]
@@ -97,7 +98,8 @@ class _Sharded(OfThisProcess):
         self._forwards = 0
         self.width = self.dv = self.line.shape[3]
         #: which plans a compiled graph takes for this one's, and what tells this from them
-        self.family, self.numbers = self._in_family()
+        self._family, self.numbers = self._in_family()
+        self.family: int = self._family.number
         #: what this rank has of [b, s, h, d]
         self.slices: Tuple[slice, ...] = self.line.src_slices(comm.rank)
         #: of its q, and the first of its rows
@@ -111,7 +113,7 @@ class _Sharded(OfThisProcess):
         there = {} if space == "host" else {"space": space}
         return self.comm._attention(type(self), self.text, self.method, dtype, {**self._options, **there})
 
-    def _in_family(self) -> Tuple[int, Tuple[int, ...]]:
+    def _in_family(self) -> Tuple[Family, Tuple[int, ...]]:
         options, space = dict(self._options), {} if self.space == "host" else {"space": self.space}
         key_lengths = options.pop("key_lengths", None)
         form = self.line.form.rsplit(" -> ", 1)[0]

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import inspect
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from . import _abi
 from ._library import encoded, lib
@@ -52,7 +52,8 @@ class Comm(OfThisProcess):
         self._texts: Dict[Any, str] = {}
         self._asked: Dict[Any, Any] = {}  # for plans: their place in _plans
         self._attentions: _Kept = collections.OrderedDict()
-        self._families: Dict[Any, Family] = {}
+        self._families: "weakref.WeakValueDictionary[Any, Family]" = weakref.WeakValueDictionary()
+        self._compiled: Set[Family] = set()  # those of them that graphs know by number
         self._groups: Dict[str, Comm] = {}
         self._pool: Optional[Pool] = None
         self.number = numbered(self)
@@ -148,6 +149,7 @@ class Comm(OfThisProcess):
         self._in_graphs.clear()
         self._attentions.clear()
         self._families.clear()
+        self._compiled.clear()
         self._state.close()
 
     @property
@@ -334,12 +336,14 @@ class Comm(OfThisProcess):
         """The same of a linear attention; the options are those of `heddle.LinearAttention`."""
         return self._attention(LinearAttention, problem, method, dtype, options)
 
-    def family(self, kind: Any, form: str, method: str, options: Dict[str, Any]) -> int:
-        """The number of the plans of this kind, method and options, kept until the communicator is closed."""
+    def family(self, kind: Any, form: str, method: str, options: Dict[str, Any]) -> Family:
+        """The plans of this kind, method and options: kept as long as any of them, or until the communicator is closed
+        once a compiled graph has it."""
         key = kind, form, method, _frozen(options)
-        if key not in self._families:
-            self._families[key] = Family(self, kind, form, method, dict(key[-1]))
-        return self._families[key].number
+        family = self._families.get(key)
+        if family is None:
+            family = self._families[key] = Family(self, kind, form, method, dict(key[-1]))
+        return family
 
     def _attention(self, kind: Any, problem: str, method: str, dtype: Optional[str], options: Dict[str, Any]) -> Any:
         frozen = _frozen({**_defaults(kind), **options})

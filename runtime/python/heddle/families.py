@@ -18,6 +18,11 @@ class Family(OfThisProcess):
         self.log_sum_exp: bool = options.get("log_sum_exp", False)
         self.number = numbered(self)
 
+    def for_graph(self) -> int:
+        """Its number, for a graph that is being compiled: from now on it is kept until the communicator is closed."""
+        self._comm._compiled.add(self)
+        return self.number
+
     def plan(self, numbers: Sequence[int]) -> Any:
         """The plan of these numbers, kept by the communicator. Collective where it is made."""
         count, more = self._form.count("%d"), {}

@@ -42,3 +42,13 @@ def tangent_of(x: torch.Tensor) -> Optional[torch.Tensor]:
     if torch.compiler.is_compiling() or getattr(forward_ad, "_current_level", -1) < 0:
         return None
     return forward_ad.unpack_dual(x).tangent
+
+
+def static(number: Any) -> Any:
+    """A number that a compiler may have as a symbol, as a constant of its graph."""
+    if not torch.compiler.is_compiling():
+        return number
+    if not isinstance(number, float):
+        return len(range(number))
+    from torch.fx.experimental.symbolic_shapes import guard_scalar  # slow, and here already
+    return guard_scalar(number)

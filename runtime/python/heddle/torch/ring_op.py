@@ -18,6 +18,7 @@ from ..families import plan_of
 from ..numbered import by_number
 from ..turns import Piece, Turn
 from .blocks import accumulated, kernel_for, with_lse_gradient
+from .eager import static
 from .reshard import _reshard, _reshard_packed, keep_order
 
 _ops = torch.library.Library("heddle", "FRAGMENT")
@@ -34,7 +35,14 @@ def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 
 def told(plan: Any) -> Tuple[Sequence[int], int]:
     """An attention as operators take it. A compiler has its numbers, which may be symbols, and its family."""
-    return (plan.numbers, plan.family) if torch.compiler.is_compiling() else ((), plan.number)
+    return (plan.numbers, _for_graph(static(plan.family))) if torch.compiler.is_compiling() else ((), plan.number)
+
+
+@torch.compiler.assume_constant_result
+def _for_graph(family: int) -> int:
+    """The communicator keeps it from now on."""
+    found: int = by_number(family).for_graph()
+    return found
 
 
 class _Blocks:

@@ -10,9 +10,10 @@ from ...attention import Attention
 from ...errors import ArgumentError
 from ..attention_op import attention as planned, nothing_of, of_family
 from ..blocks import accumulated
+from ..eager import static
 from ..key_mask import with_key_mask
 from .exchange import all_to_all, gather, ranks_of, split
-from .groups import balanced, checked, comm_of, rank_of, static
+from .groups import balanced, checked, comm_of, rank_of
 from .heads import check_qkv, heads_of, heads_to_rows, qkv_to_heads
 
 _ROWS, _HEADS = 1, 2  #: of [b, s, h, d]
@@ -51,7 +52,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: 
             raise ArgumentError("attention: joint rows have no place in a causal sequence")
     if ulysses_group is None and ring_group is None:
         ulysses_group = dist.group.WORLD
-    width = static(q.shape[3])
+    width, causal, return_lse = static(q.shape[3]), bool(static(causal)), bool(static(return_lse))
     scale = width ** -0.5 if scale is None else scale
     if key_mask is not None or joint_mask is not None:
         q, k, v = _masked((q, k, v), key_mask, scale)
@@ -99,7 +100,7 @@ def _parts(qkv: _Tensors, joint: Optional[_Tensors], chunks: int) -> List[Tuple[
 
 @torch.compiler.assume_constant_result
 def _family_of(group: Any, form: str, method: str, *options: Tuple[str, Any]) -> int:
-    return comm_of(group).family(Attention, form, method, dict(options))
+    return comm_of(group).family(Attention, form, method, dict(options)).for_graph()
 
 
 class _Call:
@@ -163,7 +164,8 @@ class _Call:
             return o.transpose(1, 2), None
         group, method = self.ulysses if self.ring is None else self.ring, "local" if self.around == 1 else "ring"
         if torch.compiler.is_compiling():
-            options = {**options, "kv_heads": static(k.shape[_HEADS])}
+            options = {**options, "kv_heads": k.shape[_HEADS], "scale": float(options["scale"])}
+            options.update((name, static(options[name])) for name in ("kv_heads", "saved_forwards", "scale"))
             form = f"f32[b=%d s=%d h=%d d=%d] on [sp={ranks_of(group)}]: {self._cut(['%d'] * self.around)}"
             numbers = [b, sum(self.blocks), h, d, *(self.blocks if self.around > 1 else ())]
             family = _family_of(group, form, method, *options.items())

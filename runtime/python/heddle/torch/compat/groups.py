@@ -65,11 +65,6 @@ def rank_of(group: Any) -> int:
     return comm_of(group).rank
 
 
-def static(number: Any) -> int:
-    """A number that a compiler may have as a symbol, as a constant of its graph."""
-    return len(range(number)) if torch.compiler.is_compiling() else number
-
-
 def group_of(group: Any) -> Any:
     """The ProcessGroup that is meant."""
     if group is None:
