@@ -57,13 +57,10 @@ heddle_status hd_image_need_no_capture(heddle_comm *comm, heddle_stream stream, 
 {
     const hd_device *device = hd_comm_device(comm);
     int captures = 0;
-    heddle_status st = device->library->stream_captures(&captures, device->number, stream);
-    if (st != HEDDLE_OK) {
-        return hd_comm_abort_with(comm, st);
-    }
+    const heddle_status st = told(comm, device->library->stream_captures(&captures, device->number, stream));
     return captures ? hd_fail(HEDDLE_ERR_ARG, "rank %d: its stream is being captured, and %s %s",
                               hd_comm_rank_name(comm, heddle_comm_rank(comm)), what, does)
-                    : HEDDLE_OK;
+                    : st;
 }
 
 heddle_status hd_image_open(hd_image *out, heddle_comm *comm, const void *array, size_t bytes, int reads,

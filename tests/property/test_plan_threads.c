@@ -53,7 +53,8 @@ HD_CASE(threads_find_what_one_finds)
         }
     }
     HD_OK(heddle_machine_load(&machine, "8x8xh100-nvlink+ib400"));
-    for (int trial = 0; trial < hd_rounds(28); trial++) {
+    const int last = hd_rounds(28); /* that one is refused */
+    for (int trial = 0; trial <= last; trial++) {
         char dims[256];
         heddle_plan_options o;
         const int ranks = below(3) == 0 ? 24 << below(2) : 2 + below(63);
@@ -66,7 +67,7 @@ HD_CASE(threads_find_what_one_finds)
         o.epilogue = below(2) ? "any" : NULL;
         o.machine = machine;
         o.objective = objectives[trial % 4];
-        o.memory_bytes = below(3) == 0 ? 1 + below(1 << 20) : 0;
+        o.memory_bytes = trial == last ? 1 : below(3) == 0 ? 1 + below(1 << 20) : 0;
         found_on(one, &first, model, ranks, &o);
         found_on(more, &all, model, ranks, &o);
         if (strcmp(one, more) != 0) {
