@@ -235,11 +235,11 @@ HD_RANK_CASE(memory_that_the_device_says_nothing_of, "2 threads cuda peer")
     const int is_broken = heddle_comm_rank(comm) == 1;
     hd_device *device = hd_comm_device(comm);
     const heddle_device *const library = device->library;
+    fails = *library;
+    fails.ask_reached = is_broken ? says_nothing : library->ask_reached;
+    device->library = &fails; /* while there is no plan, of which other threads read it */
     HD_TRY(own_set_up(&o, comm, 0));
     HD_TRY(device_sim_unseen());
-    fails = *library;
-    fails.ask_reached = says_nothing;
-    device->library = is_broken ? &fails : library;
     st = heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream);
     while (st == HEDDLE_OK) { /* it was enqueued before the other one gave up */
         st = heddle_comm_poll(comm);
@@ -249,7 +249,7 @@ HD_RANK_CASE(memory_that_the_device_says_nothing_of, "2 threads cuda peer")
     CHECK(says("cuPointerGetAttribute failed with error 999"));
     st = HEDDLE_OK;
 out:
-    device->library = library;
     own_tear_down(&o);
+    device->library = library;
     return st;
 }
