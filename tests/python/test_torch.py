@@ -263,7 +263,7 @@ with heddle.Comm.open() as comm:
                           test_utils=checks[:2])
     plan = comm.attention(f"f32[b=1 s=7 h=2 d=4] on [sp={comm.size}]: s@sp", "ring")
     q = torch.randn(plan.q_shape, requires_grad=True)
-    torch.library.opcheck(torch.ops.heddle.attention.default, (q, q, q, plan.number), test_utils=checks[1:])
+    torch.library.opcheck(torch.ops.heddle.attention.default, (q, q, q, (), plan.number), test_utils=checks[1:])
 print("ok")
 """, 2)
 

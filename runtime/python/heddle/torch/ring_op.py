@@ -35,14 +35,10 @@ def ring_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
 
 def told(plan: Any) -> Tuple[Sequence[int], int]:
     """An attention as operators take it. A compiler has its numbers, which may be symbols, and its family."""
-    return (plan.numbers, _for_graph(static(plan.family))) if torch.compiler.is_compiling() else ((), plan.number)
-
-
-@torch.compiler.assume_constant_result
-def _for_graph(family: int) -> int:
-    """The communicator keeps it from now on."""
-    found: int = by_number(family).for_graph()
-    return found
+    if not torch.compiler.is_compiling():
+        return (), plan.number
+    from .for_graph import for_graph
+    return plan.numbers, for_graph(static(plan.family))
 
 
 class _Blocks:
