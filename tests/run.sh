@@ -8,7 +8,7 @@
 #     tests/run.sh --in FOLDER quick      in a build that is there, with its own options (-DHEDDLE_TESTS=ON): installs nothing
 #     tests/run.sh --build ...            builds what the same words without it run, and stops
 #
-# What this machine cannot run is listed at the end, with the reason. HEDDLE_TEST_JOBS tests run at a time (default 1).
+# What this machine cannot run is listed at the end, with the reason. HEDDLE_TEST_JOBS: places for tests (docs/testing.md).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . examples/packages.sh
