@@ -34,6 +34,7 @@ struct heddle_executor {
     int entered;                   /* over all passes: the number of the next session record */
     int has_weights;               /* every block has its own, and they were made */
     int has_forward;
+    int is_held;         /* options.before or options.weights is being called */
     hd_device_gate left; /* by the last stage to the switch that comes; y NULL: nothing */
     int64_t forward_ns, backward_ns;
 };

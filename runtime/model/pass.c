@@ -16,12 +16,19 @@ static heddle_block_traffic traffic_of(const heddle_block *block)
     return traffic;
 }
 
-static void tell_of(const heddle_executor *e, int step, int backward)
+/* While the program has been called from within a pass. */
+static void hold(heddle_executor *e, int is_held)
+{
+    e->is_held = is_held;
+    hd_block_hold(e->block[0], is_held); /* all blocks have one workspace */
+}
+
+static void tell_of(heddle_executor *e, int step, int backward)
 {
     if (e->options.before != NULL) {
-        hd_block_hold(e->block[0], 1); /* all blocks have one workspace */
+        hold(e, 1);
         e->options.before(e->options.ctx, step, backward);
-        hd_block_hold(e->block[0], 0);
+        hold(e, 0);
     }
 }
 
@@ -92,7 +99,7 @@ static heddle_status run_block(heddle_executor *e, heddle_tensor *x, const heddl
 static heddle_status make_weights(heddle_executor *e, int repetition)
 {
     heddle_status st = HEDDLE_OK;
-    hd_block_hold(e->block[0], 1);
+    hold(e, 1);
     for (int i = 0; i < e->info.period && !e->has_weights; i++) {
         const int step = repetition * e->info.period + i;
         HD_TRY(e->options.weights != NULL
@@ -100,7 +107,7 @@ static heddle_status make_weights(heddle_executor *e, int repetition)
                    : heddle_block_seed(e->block[step], e->options.seed * 1000003U + (uint64_t)step));
     }
 out:
-    hd_block_hold(e->block[0], 0);
+    hold(e, 0);
     return hd_executor_at(hd_executor_tell(e, st), "weights", repetition);
 }
 
@@ -155,7 +162,12 @@ static heddle_status run_all(heddle_executor *e, heddle_tensor *x, const heddle_
 /* The others are not told, and the pass that is under way goes on. */
 static heddle_status need_no_pass(const heddle_executor *e, const char *function)
 {
-    return hd_block_need_free(e->block[0], function);
+    if (e->is_held) {
+        return hd_fail(HEDDLE_ERR_ARG,
+                       "%s: called from options.before or options.weights of an executor, whose pass is under way",
+                       function);
+    }
+    return hd_block_need_free(e->block[0], function); /* another one's pass has the same workspace */
 }
 
 heddle_status heddle_executor_forward(heddle_executor *executor, heddle_tensor *x,

@@ -181,6 +181,75 @@ HD_CASE(a_rank_without_weights_ends_the_pass)
     assert_non_null(strstr(heddle_last_error(), "stage 'weights' of layer 0: no weights today"));
 }
 
+/* A program that begins passes of its executor from `before` and `weights` of a pass. */
+typedef struct meddler {
+    bench b;
+    int meddles, asked, refused;
+} meddler;
+
+static void see(meddler *m, heddle_status st, const char *function)
+{
+    m->asked++;
+    m->refused += st == HEDDLE_ERR_ARG && strncmp(heddle_last_error(), function, strlen(function)) == 0 &&
+                  strstr(heddle_last_error(), ": called from options.before or options.weights of an executor") != NULL;
+}
+
+static void meddle(meddler *m)
+{
+    heddle_tensor x = m->b.x;
+    if (m->meddles) {
+        m->meddles = 0; /* should it begin */
+        see(m, heddle_executor_forward(m->b.executor, &x, &m->b.conditioning, placed_stream),
+            "heddle_executor_forward");
+        see(m, heddle_executor_backward(m->b.executor, &x, &m->b.conditioning, NULL, placed_stream),
+            "heddle_executor_backward");
+        m->meddles = 1;
+    }
+}
+
+static void meddle_before(void *ctx, int step, int backward)
+{
+    (void)step, (void)backward;
+    meddle(ctx);
+}
+
+static heddle_status seed_and_meddle(void *ctx, heddle_block *block, int stage, int repetition)
+{
+    meddle(ctx);
+    return heddle_block_seed(block, (uint64_t)(repetition * STAGES + stage));
+}
+
+/* On every rank, and what comes out is as without those calls. */
+static heddle_status passes_within(heddle_comm *comm, void *arg)
+{
+    heddle_status st;
+    meddler m = {.meddles = 1};
+    float output[2][ELEMS], back[2][ELEMS] = {{0}};
+    heddle_executor_options options = options_on(comm);
+    (void)arg;
+    options.backward = 1;
+    options.before = meddle_before;
+    options.weights = seed_and_meddle;
+    options.ctx = &m;
+    HD_TRY(make_bench(&m.b, comm));
+    HD_TRY(heddle_executor_create(&m.b.executor, comm, m.b.schedule, m.b.stage, &options));
+    HD_TRY(pass(&m.b, output[0], NULL));
+    memcpy(back[0], m.b.x.data, m.b.x.capacity_bytes);
+    CHECK(m.refused == m.asked && m.asked == 2 * (4 * STEPS + 2));
+    m.meddles = 0;
+    HD_TRY(pass(&m.b, output[1], NULL));
+    memcpy(back[1], m.b.x.data, m.b.x.capacity_bytes);
+    CHECK(memcmp(output[0], output[1], sizeof output[0]) == 0 && memcmp(back[0], back[1], sizeof back[0]) == 0);
+out:
+    free_bench(&m.b);
+    return st;
+}
+
+HD_CASE(a_pass_is_not_begun_from_within_one)
+{
+    HD_OK(heddle_run_ranks(RANKS, "threads", passes_within, NULL));
+}
+
 /* Where the schedule has no layout that is as large. */
 static heddle_status comes_whole(heddle_comm *comm, void *arg)
 {

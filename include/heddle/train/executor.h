@@ -37,11 +37,11 @@ typedef struct heddle_executor_options {
      * repetition runs, in every forward; with `backward` or `keeps_weights` in the first one only. The status is passed
      * on. */
     heddle_status (*weights)(void *ctx, heddle_block *block, int stage, int repetition);
-    /* NULL, or told of every step before it is begun: 0 .. nstages, the last is the way to the end. On a device it may
-     * refresh blocks (heddle_block_refresh), in any stream; where the pass is captured, in one that is captured, too,
-     * in the order that the caller gives them. As `weights`, it may not run or reserve them, give them another
-     * workspace, nor begin a pass: there lies what the stage before leaves to the switch. Such a call is HEDDLE_ERR_ARG
-     * on every rank, whatever this one's stage has left, and the pass goes on. */
+    /* NULL, or told of every step before it is begun: 0 .. nstages, the last is the way to the end. As `weights`, it
+     * may not begin a pass of this executor, nor, on a device, run or reserve blocks, or give them another workspace:
+     * there lies what the stage before leaves to the switch. Such a call is HEDDLE_ERR_ARG on every rank, whatever this
+     * one's stage has left, and the pass goes on. On a device it may refresh blocks (heddle_block_refresh), in any
+     * stream; where the pass is captured, in one that is captured, too, in the order that the caller gives them. */
     void (*before)(void *ctx, int step, int backward);
     void *ctx;
     /* Where switches are done. With the space of a device (heddle_comm_attach_device) and blocks in host memory what a
