@@ -1,6 +1,7 @@
 /* Ranks that meet by TCP while calls of the system fail in one of them, or it is killed at one (linked with wrappers of
  * those calls): all end soon, and say why. */
 #include "check.h"
+#include "ended.h"
 #include "runtime/comm/transport/tcp_gather.h"
 #include "tcp_job.h"
 
@@ -314,7 +315,7 @@ static heddle_status no_rank_gets_here(heddle_comm *comm, void *arg)
     return heddle_set_error(HEDDLE_ERR_INTERNAL, "rank %d has met them all", heddle_comm_rank(comm));
 }
 
-/* Who has started the ranks sees it, and tells the others. */
+/* Who has started the ranks sees it, and tells the others, which need not be ended. */
 HD_CASE(a_started_rank_that_dies_before_it_calls_is_known_at_once)
 {
     hd_see_processes();
@@ -323,9 +324,8 @@ HD_CASE(a_started_rank_that_dies_before_it_calls_is_known_at_once)
     plan.at = 1; /* of either of the two that call */
     plan.kind = CONNECT;
     plan.kills = 1;
-    const int64_t start_ns = hd_now_ns();
-    HD_FAILS(HEDDLE_ERR_PEER, heddle_run_ranks(RANKS, "tcp", no_rank_gets_here, NULL));
+    HD_FAILS(HEDDLE_ERR_PEER, run_to_their_end(RANKS, "tcp", no_rank_gets_here, NULL));
     plan.at = 0;
     assert_true(strstr(heddle_last_error(), "was killed by signal 9") != NULL);
-    assert_true(*killed_ns != 0 && hd_now_ns() - start_ns < hd_test_limit_ns(1.9)); /* nobody had to be ended */
+    assert_true(*killed_ns != 0);
 }
