@@ -170,7 +170,9 @@ static heddle_status calibrate_main(heddle_comm *comm, void *arg)
     const request *r = arg;
     const int ranks = heddle_comm_size(comm);
     const double start = samples_now_ms();
-    const calibrate_options options = {.seconds = (double)r->options->seconds, .watch = show_sample};
+    const calibrate_options options = {.seconds = (double)r->options->seconds,
+                                       .cache_bytes = r->host.l2_bytes + r->host.l3_bytes,
+                                       .watch = show_sample};
     calibrate_result result;
     if (heddle_comm_rank(comm) == 0 && oversubscribes(r, ranks)) {
         cli_say("%d ranks share %d core%s: the machine will be as slow as this", ranks, r->cores,

@@ -7,20 +7,31 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { ROUGH_S = 3, LEAST = 2, CROWDS = 16, CROWD_PART = 10 };
 
-static const double SHORT_MS = 0.2; /* runs that take less are timed several at once */
+static const double SHORT_MS = 0.2; /* runs that take less are timed several at once, but for what `before` is for */
+
+/* What all runs of a sitting have. */
+typedef struct sitting {
+    heddle_comm *comm;
+    const calibrate_options *o;
+    char *others; /* o->cache_bytes */
+} sitting;
 
 /* Is there operation `index`? It is described in run->sample. */
-static int describe(calibrate_run *run, heddle_comm *comm, const calibrate_options *o, calibrate_sample *sample,
-                    int index)
+static int describe(calibrate_run *run, const sitting *s, calibrate_sample *sample, int index)
 {
     calibrate_sample described = {.times = sample->times, .turns = sample->turns};
     memcpy(described.ms, sample->ms, sizeof described.ms);
     memcpy(described.turn_ms, sample->turn_ms, sizeof described.turn_ms);
     *sample = described;
-    *run = (calibrate_run){.comm = comm, .sample = sample, .is_rough = o->seconds < ROUGH_S};
+    *run = (calibrate_run){.comm = s->comm,
+                           .sample = sample,
+                           .others = s->others,
+                           .others_bytes = s->o->cache_bytes,
+                           .is_rough = s->o->seconds < ROUGH_S};
     int works = 0;
     if (calibrate_work_at(run, index)) {
         return 1;
@@ -31,12 +42,15 @@ static int describe(calibrate_run *run, heddle_comm *comm, const calibrate_optio
         unused.about.nterms = 0;
         works++;
     }
-    return calibrate_exchange_at(run, heddle_comm_size(comm), index - works);
+    return calibrate_exchange_at(run, heddle_comm_size(s->comm), index - works);
 }
 
 /* Runs between a barrier and the clock, on this rank. */
 static heddle_status time_runs(double *ms, calibrate_run *run, int64_t repeats)
 {
+    if (run->operation->before != NULL) {
+        run->operation->before(run);
+    }
     heddle_status st = heddle_comm_barrier(run->comm);
     const double start = samples_now_ms();
     for (int64_t i = 0; i < repeats && st == HEDDLE_OK; i++) {
@@ -60,18 +74,22 @@ static double mean_of_middle(const double *ms, int times)
     return sum / (times - 2 * cut);
 }
 
-/* As many times as fit `budget_ms`; the ranks agree on the number by the first run, which warms up, too. */
+/* As many times as fit `budget_ms`; the ranks agree on the number by the second run. */
 static heddle_status time_operation(calibrate_run *run, double budget_ms)
 {
     calibrate_sample *s = run->sample;
-    double first = 0;
+    double first[2] = {0, 0}; /* the run; that and what is before it */
     heddle_status st = run->operation->open(run);
-    st = st == HEDDLE_OK ? time_runs(&first, run, 1) : st;
-    st = st == HEDDLE_OK ? time_runs(&first, run, 1) : st;
-    st = st == HEDDLE_OK ? samples_slowest(&first, 1, run->comm) : st;
+    st = st == HEDDLE_OK ? time_runs(&first[0], run, 1) : st;
+    const double begun = samples_now_ms();
+    st = st == HEDDLE_OK ? time_runs(&first[0], run, 1) : st;
+    first[1] = samples_now_ms() - begun;
+    st = st == HEDDLE_OK ? samples_slowest(first, 2, run->comm) : st;
     const int least = run->is_rough ? LEAST : 1; /* a turn; a rough run has one */
-    const int64_t repeats = first < SHORT_MS ? (int64_t)(SHORT_MS / fmax(first, SHORT_MS / 1000)) + 1 : 1;
-    int times = (int)fmin(budget_ms / fmax(first * (double)repeats, 1e-3), CALIBRATE_TIMES / CALIBRATE_TURNS);
+    const int is_repeated = first[0] < SHORT_MS && run->operation->before == NULL;
+    const int64_t repeats = is_repeated ? (int64_t)(SHORT_MS / fmax(first[0], SHORT_MS / 1000)) + 1 : 1;
+    const double each = is_repeated ? first[0] * (double)repeats : first[1];
+    int times = (int)fmin(budget_ms / fmax(each, 1e-3), CALIBRATE_TIMES / CALIBRATE_TURNS);
     times = times > least ? times : least;
     const int before = s->times;
     for (int i = 0; i < times && st == HEDDLE_OK; i++) {
@@ -99,13 +117,14 @@ static heddle_status conclude(calibrate_sample *s, heddle_comm *comm)
     return samples_slowest(&s->about.seconds, 1, comm);
 }
 
-static heddle_status turn(calibrate_result *out, heddle_comm *comm, const calibrate_options *o, int number, int turns)
+static heddle_status turn(calibrate_result *out, const sitting *sit, int number, int turns)
 {
+    const calibrate_options *o = sit->o;
     heddle_status st = HEDDLE_OK;
     for (int i = 0; i < out->samples && st == HEDDLE_OK; i++) {
         calibrate_run run;
-        (void)describe(&run, comm, o, &out->sample[i], i);
-        if (o->watch != NULL && heddle_comm_rank(comm) == 0) {
+        (void)describe(&run, sit, &out->sample[i], i);
+        if (o->watch != NULL && heddle_comm_rank(sit->comm) == 0) {
             o->watch(&out->sample[i], number * out->samples + i, turns * out->samples);
         }
         st = time_operation(&run, o->seconds * 1e3 / (turns * out->samples) / 2); /* opening takes as long */
@@ -142,7 +161,20 @@ static heddle_status time_overlap(double *out, heddle_comm *comm, double seconds
     return st;
 }
 
-/* One operation by rank 0 alone, the others waiting, and by all at once, in turn. */
+/* By rank 0 alone. The others sleep for as long as that takes about: some transports poll while they wait, which takes
+ * something from a core that shares with theirs. */
+static heddle_status time_alone(double *ms, calibrate_run *run, double about_ms)
+{
+    const int is_awake = heddle_comm_rank(run->comm) == 0;
+    heddle_status st = time_runs(ms, run, is_awake);
+    if (!is_awake && st == HEDDLE_OK) {
+        const int64_t ns = (int64_t)(about_ms * 1e6);
+        nanosleep(&(struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}, NULL);
+    }
+    return st;
+}
+
+/* One operation by rank 0 alone and by all at once, in turn. */
 static heddle_status time_crowd(double *out, calibrate_run *run, double budget_ms)
 {
     double alone[CROWDS], crowded[CROWDS], ms = 0;
@@ -152,7 +184,7 @@ static heddle_status time_crowd(double *out, calibrate_run *run, double budget_m
     st = st == HEDDLE_OK ? time_runs(&ms, run, 1) : st;
     int goes_on = 1;
     while (goes_on && st == HEDDLE_OK) {
-        st = time_runs(&alone[times], run, heddle_comm_rank(run->comm) == 0);
+        st = time_alone(&alone[times], run, ms);
         st = st == HEDDLE_OK ? time_runs(&crowded[times++], run, 1) : st;
         double spent = samples_now_ms() - begun;
         st = st == HEDDLE_OK ? samples_slowest(&spent, 1, run->comm) : st;
@@ -166,53 +198,66 @@ static heddle_status time_crowd(double *out, calibrate_run *run, double budget_m
 }
 
 /* Every work of the list counts alike; they differ less than they drift. */
-static heddle_status time_crowding(calibrate_result *out, heddle_comm *comm, const calibrate_options *o)
+static heddle_status time_crowding(calibrate_result *out, const sitting *sit)
 {
     heddle_status st = HEDDLE_OK;
     calibrate_run run;
     calibrate_sample sample = {.times = 0};
     double product = 0;
     int works = 0;
-    while (describe(&run, comm, o, &sample, works) && sample.about.ranks == 0) {
+    while (describe(&run, sit, &sample, works) && sample.about.ranks == 0) {
         works++;
     }
     for (int i = 0; i < works && st == HEDDLE_OK; i++) {
         double one = 1;
-        (void)describe(&run, comm, o, &sample, i);
-        st = time_crowd(&one, &run, o->seconds * 1e3 / CROWD_PART / works);
+        (void)describe(&run, sit, &sample, i);
+        st = time_crowd(&one, &run, sit->o->seconds * 1e3 / CROWD_PART / works);
         product += st == HEDDLE_OK ? log(one) : 0;
     }
     out->crowding_slowdown = fmax(exp(product / works), 1);
     return st;
 }
 
-heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const calibrate_options *options)
+static heddle_status measure(calibrate_result *out, const sitting *sit)
 {
-    const int turns = options->seconds >= ROUGH_S ? CALIBRATE_TURNS : 1;
+    const int turns = sit->o->seconds >= ROUGH_S ? CALIBRATE_TURNS : 1;
     heddle_status st = HEDDLE_OK;
     calibrate_run run;
-    *out = (calibrate_result){
-        .sample = calloc(CALIBRATE_SAMPLES + 1, sizeof *out->sample), .overlap_slowdown = 1, .crowding_slowdown = 1};
-    if (out->sample == NULL) {
-        return judge_no_memory("times", (CALIBRATE_SAMPLES + 1) * (double)sizeof *out->sample);
-    }
-    while (out->samples < CALIBRATE_SAMPLES &&
-           describe(&run, comm, options, &out->sample[out->samples], out->samples)) {
+    while (out->samples < CALIBRATE_SAMPLES && describe(&run, sit, &out->sample[out->samples], out->samples)) {
         out->samples++;
     }
     for (int i = 0; i < turns && st == HEDDLE_OK; i++) {
-        st = turn(out, comm, options, i, turns);
+        st = turn(out, sit, i, turns);
     }
     for (int i = 0; i < out->samples && st == HEDDLE_OK; i++) {
-        st = conclude(&out->sample[i], comm);
+        st = conclude(&out->sample[i], sit->comm);
     }
-    if (st == HEDDLE_OK && heddle_comm_size(comm) > 1) {
-        st = time_overlap(&out->overlap_slowdown, comm, options->seconds / 20);
-        st = st == HEDDLE_OK ? time_crowding(out, comm, options) : st;
+    if (st == HEDDLE_OK && heddle_comm_size(sit->comm) > 1) {
+        st = time_overlap(&out->overlap_slowdown, sit->comm, sit->o->seconds / 20);
+        st = st == HEDDLE_OK ? time_crowding(out, sit) : st;
     }
-    if (options->watch != NULL && heddle_comm_rank(comm) == 0) {
-        options->watch(NULL, 0, 0);
+    if (sit->o->watch != NULL && heddle_comm_rank(sit->comm) == 0) {
+        sit->o->watch(NULL, 0, 0);
     }
+    return st;
+}
+
+heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const calibrate_options *options)
+{
+    const size_t bytes = (size_t)options->cache_bytes + 1;
+    sitting sit = {comm, options, malloc(bytes)};
+    *out = (calibrate_result){
+        .sample = calloc(CALIBRATE_SAMPLES + 1, sizeof *out->sample), .overlap_slowdown = 1, .crowding_slowdown = 1};
+    heddle_status st = HEDDLE_OK;
+    if (out->sample == NULL) {
+        st = judge_no_memory("times", (CALIBRATE_SAMPLES + 1) * (double)sizeof *out->sample);
+    } else if (sit.others == NULL) {
+        st = judge_no_memory("what caches hold", (double)bytes);
+    } else {
+        memset(sit.others, 1, bytes); /* pages of its own */
+        st = measure(out, &sit);
+    }
+    free(sit.others);
     return st;
 }
 

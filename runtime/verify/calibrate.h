@@ -21,11 +21,12 @@ typedef struct calibrate_sample {
 
 typedef struct calibrate_run calibrate_run;
 
-/* Collective, all three. */
+/* Collective, the first three. */
 typedef struct calibrate_operation {
     heddle_status (*open)(calibrate_run *run); /* close is called in any case */
     heddle_status (*once)(calibrate_run *run);
     void (*close)(calibrate_run *run);
+    void (*before)(calibrate_run *run); /* each `once`, not timed: caches as a pass leaves them; NULL: as they are */
 } calibrate_operation;
 
 /* An operation at one size, and what it holds while it is open. */
@@ -33,6 +34,8 @@ struct calibrate_run {
     const calibrate_operation *operation;
     heddle_comm *comm;
     calibrate_sample *sample;
+    const char *others; /* data of other stages, as much as caches hold */
+    int64_t others_bytes;
     int is_rough;                         /* small operations alone */
     heddle_stage_kind kind;               /* of a block */
     int64_t rows, length, channels, text; /* of the block's part of the activation; length: of a fibre */
@@ -56,6 +59,7 @@ int calibrate_exchange_at(calibrate_run *run, int ranks, int index);
 /* What is told while it lasts, by rank 0. */
 typedef struct calibrate_options {
     double seconds;                                                  /* to spend on times */
+    int64_t cache_bytes;                                             /* of the caches that serve a rank; 0: not known */
     void (*watch)(const calibrate_sample *sample, int done, int of); /* NULL: nobody watches; sample NULL: the end */
 } calibrate_options;
 

@@ -100,8 +100,8 @@ static heddle_status run_hop(calibrate_run *run)
                                 (size_t)run->bytes, (rank + size - 1) % size, HEDDLE_NO_STREAM);
 }
 
-static const calibrate_operation reshard = {open_reshard, run_reshard, close_buffers};
-static const calibrate_operation hop = {open_hop, run_hop, close_buffers};
+static const calibrate_operation reshard = {open_reshard, run_reshard, close_buffers, NULL};
+static const calibrate_operation hop = {open_hop, run_hop, close_buffers, NULL};
 
 /* Divisors of the ranks that are made of the most ranks: 2, 4 ... and all. Up to GROUPS of them. */
 static int groups_of(int *group, int ranks)
