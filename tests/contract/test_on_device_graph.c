@@ -217,10 +217,18 @@ out:
     return st;
 }
 
-HD_RANK_CASE(fused_switches_have_the_bits_of_others, "3 threads cuda peer", "6 threads cuda peer")
+HD_RANK_CASE(fused_switches_have_the_bits_of_others, "3 threads cuda peer")
 {
     return check_fused(comm, 0, 0);
 }
+
+/* Some have none. To ThreadSanitizer they are what three are, and half of the time of all cases here. */
+#ifndef __SANITIZE_THREAD__
+HD_RANK_CASE(fused_switches_between_more_ranks_than_rows, "6 threads cuda peer")
+{
+    return check_fused(comm, 0, 0);
+}
+#endif
 
 HD_RANK_CASE(fused_switches_between_processes, "2 shm cuda peer")
 {

@@ -77,7 +77,9 @@ HD_CASE(each_method_on_threads)
 HD_CASE(each_method_on_more_threads)
 {
     run_random(3, "threads", HEDDLE_WIRE_PEER, each_method, 1);
-    run_random(4, "threads", HEDDLE_WIRE_PEER, each_method, 2);
+    if (hd_step() == 1) { /* of three ThreadSanitizer sees what it would of four */
+        run_random(4, "threads", HEDDLE_WIRE_PEER, each_method, 2);
+    }
 }
 
 HD_CASE(each_method_by_messages)

@@ -18,7 +18,7 @@ targets="" narch=0 archs=${HEDDLE_CUDA_ARCHS:-90}
 [ -z "${HEDDLE_WRITE_GOLDEN:-}" ] || archs="80 90 100"
 for arch in $archs; do
     "$nvcc" --list-gpu-arch | grep -qx "compute_$arch" || continue
-    targets="$targets -gencode=arch=compute_$arch,code=sm_$arch"
+    targets="$targets -arch=sm_$arch"
     narch=$((narch + 1))
 done
 strict=""
@@ -35,13 +35,13 @@ built() { # what takes a kernel's stack is spilled: no kernel has an array of it
             /^ *REG:/ { split($0, part, /[: ]+/); print name, arch, part[3], "spilled", part[5] }' |
         grep -E " sm_(${archs// /|}) " | sort
 }
-compiled() {
+compiled() { # kernels alone: what the host calls is compiled by the build
     for source in kernels/cuda/*.cu; do
-        # shellcheck disable=SC2086
-        "$nvcc" --threads 2 -std=c++17 -O2 $targets -I. -Iinclude -I"${HEDDLE_BUILD:?}/include" \
-            -Xptxas=-v${strict:+,$strict} -c "$source" -o "$work/object" >"$work/log" 2>&1 ||
-            grep -v ptxas "$work/log" >>"$work/refused"
-        cat "$work/log"
+        for target in $targets; do
+            "$nvcc" -std=c++17 -O2 "$target" -I. -Iinclude -I"${HEDDLE_BUILD:?}/include" -Xptxas=-v${strict:+,$strict} \
+                -cubin "$source" -o "$work/object" >"$work/log" 2>&1 || grep -v ptxas "$work/log" >>"$work/refused"
+            cat "$work/log"
+        done
     done | awk '/entry function/ { # _Z, the length of the name, the name
                 match($0, /_Z[0-9]+/); length_of = substr($0, RSTART + 2, RLENGTH - 2)
                 name = substr($0, RSTART + RLENGTH, length_of); arch = $NF; gsub("\x27", "", arch) }

@@ -154,6 +154,7 @@ for shown in "plan hunyuanvideo -n 16" "explain hunyuanvideo -n 16" "compare hun
     }
 done
 for shown in "compare axial-3d -n 16 --baseline best" "compare axial-3d -n 64 --baseline best" "sweep stdit3-xl2 -n 64" "plan stdit3-xl2 -n 16 --objective slow-bytes --method t.attn=ring"; do
+    case $shown in *"axial-3d -n 64"*) ! is_sanitized || continue ;; esac # half a minute there, for the width of a table
     # shellcheck disable=SC2086
     "$HEDDLE" $shown --machine 8x8xh100-nvlink+ib400 >"$folder/out" || failed=1
     awk 'length($0) > 100 { print; bad = 1 } END { exit bad }' "$folder/out" || {
