@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NOISY_PERCENT = 20 };
+enum { NOISY_PERCENT = 20, CORELESS_PERCENT = 3 };
 
 typedef struct request {
     const cli_arguments *options;
@@ -135,6 +135,11 @@ static void warn_of_noise(const calibrate_result *result)
     for (int i = 0; i < result->samples; i++) {
         noisy += result->sample[i].about.spread > NOISY_PERCENT / 100.0;
         worst = result->sample[i].about.spread > result->sample[worst].about.spread ? i : worst;
+    }
+    if (result->coreless > CORELESS_PERCENT / 100.0) {
+        cli_say("the machine is not quiet: ranks had no core for %.0f %% of the time of their work; "
+                "predictions will be as far off",
+                result->coreless * 100);
     }
     if (4 * noisy > result->samples) {
         cli_say("the machine is not quiet: times of %d of %d operations vary by more than %d %% (%s, %s: %.0f %%); "

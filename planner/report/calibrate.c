@@ -103,9 +103,9 @@ static void print_json(const calibrate_told *about, const calibrate_result *r)
     report_json_string("machine", about->machine, ", ");
     report_json_string("comm", about->comm, ",\n ");
     report_json_string("file", about->file, ", ");
-    printf("\"ranks\": %d, \"cores\": %d, \"seconds\": %.3f, \"overlap_slowdown\": %.4f, \"crowding_slowdown\": %.4f,\n"
-           " \"operations\": [",
-           about->ranks, about->cores, about->seconds, r->overlap_slowdown, r->crowding_slowdown);
+    printf("\"ranks\": %d, \"cores\": %d, \"seconds\": %.3f, \"overlap_slowdown\": %.4f, \"crowding_slowdown\": %.4f, "
+           "\"coreless\": %.4f,\n \"operations\": [",
+           about->ranks, about->cores, about->seconds, r->overlap_slowdown, r->crowding_slowdown, r->coreless);
     for (int i = 0; i < r->samples; i++) {
         const calibrate_sample *s = &r->sample[i];
         int is_bytes = 0;

@@ -23,7 +23,8 @@ typedef struct sitting {
 /* Is there operation `index`? It is described in run->sample. */
 static int describe(calibrate_run *run, const sitting *s, calibrate_sample *sample, int index)
 {
-    calibrate_sample described = {.times = sample->times, .turns = sample->turns};
+    calibrate_sample described = {
+        .times = sample->times, .wall_ms = sample->wall_ms, .core_ms = sample->core_ms, .turns = sample->turns};
     memcpy(described.ms, sample->ms, sizeof described.ms);
     memcpy(described.turn_ms, sample->turn_ms, sizeof described.turn_ms);
     *sample = described;
@@ -45,6 +46,14 @@ static int describe(calibrate_run *run, const sitting *s, calibrate_sample *samp
     return calibrate_exchange_at(run, heddle_comm_size(s->comm), index - works);
 }
 
+/* For which this thread had a core. */
+static double core_now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
 /* Runs between a barrier and the clock, on this rank. */
 static heddle_status time_runs(double *ms, calibrate_run *run, int64_t repeats)
 {
@@ -52,11 +61,14 @@ static heddle_status time_runs(double *ms, calibrate_run *run, int64_t repeats)
         run->operation->before(run);
     }
     heddle_status st = heddle_comm_barrier(run->comm);
-    const double start = samples_now_ms();
+    const double core = core_now_ms(), start = samples_now_ms();
     for (int64_t i = 0; i < repeats && st == HEDDLE_OK; i++) {
         st = run->operation->once(run);
     }
-    *ms = (samples_now_ms() - start) / fmax((double)repeats, 1);
+    const double wall = samples_now_ms() - start;
+    run->sample->wall_ms += wall;
+    run->sample->core_ms += core_now_ms() - core;
+    *ms = wall / fmax((double)repeats, 1);
     return st;
 }
 
@@ -218,6 +230,19 @@ static heddle_status time_crowding(calibrate_result *out, const sitting *sit)
     return st;
 }
 
+/* While others have the core a rank's work waits, which no rate of the machine should say. */
+static heddle_status find_coreless(calibrate_result *out, heddle_comm *comm)
+{
+    double wall = 0, core = 0;
+    for (int i = 0; i < out->samples; i++) {
+        const calibrate_sample *s = &out->sample[i];
+        wall += s->about.ranks == 0 ? s->wall_ms : 0;
+        core += s->about.ranks == 0 ? s->core_ms : 0;
+    }
+    out->coreless = wall > core ? 1 - core / wall : 0;
+    return samples_slowest(&out->coreless, 1, comm);
+}
+
 static heddle_status measure(calibrate_result *out, const sitting *sit)
 {
     const int turns = sit->o->seconds >= ROUGH_S ? CALIBRATE_TURNS : 1;
@@ -232,6 +257,7 @@ static heddle_status measure(calibrate_result *out, const sitting *sit)
     for (int i = 0; i < out->samples && st == HEDDLE_OK; i++) {
         st = conclude(&out->sample[i], sit->comm);
     }
+    st = st == HEDDLE_OK ? find_coreless(out, sit->comm) : st;
     if (st == HEDDLE_OK && heddle_comm_size(sit->comm) > 1) {
         st = time_overlap(&out->overlap_slowdown, sit->comm, sit->o->seconds / 20);
         st = st == HEDDLE_OK ? time_crowding(out, sit) : st;

@@ -15,6 +15,7 @@ typedef struct calibrate_sample {
     char what[CALIBRATE_WHAT_BYTES]; /* "bf16 1024 rows x 512" */
     double ms[CALIBRATE_TIMES];      /* of the slowest rank */
     int times;
+    double wall_ms, core_ms;         /* of all runs on this rank, and that for which it had a core */
     double turn_ms[CALIBRATE_TURNS]; /* means on this rank of the middle of a turn's times */
     int turns;
 } calibrate_sample;
@@ -67,6 +68,7 @@ typedef struct calibrate_result {
     calibrate_sample *sample;
     int samples;
     double overlap_slowdown, crowding_slowdown; /* as in heddle_calibration; 1 of one rank */
+    double coreless; /* the part of work's time in which a rank had no core, of the one that lacked it most */
 } calibrate_result;
 
 /* Collective, the same on every rank: every operation several times, all ranks at the same time, in five turns through

@@ -79,6 +79,9 @@ class Sitting:
         done = subprocess.run(words, capture_output=True, text=True, timeout=600)
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(words)} exits {done.returncode}: {done.stderr}")
+        for line in done.stderr.splitlines():
+            if "not quiet" in line:
+                print(f"# {line}", flush=True)
         return done.stdout
 
     def path(self, name):

@@ -39,7 +39,7 @@ echo "$json" | python3 -c '
 import json, sys
 told = json.load(sys.stdin)
 assert told["schema"] == "heddle-calibrate-1" and told["ranks"] == 2 and told["file"].endswith("shm.yaml"), told
-assert 1 <= told["overlap_slowdown"] <= 2 and told["crowding_slowdown"] >= 1
+assert 1 <= told["overlap_slowdown"] <= 2 and told["crowding_slowdown"] >= 1 and 0 <= told["coreless"] < 1
 operations = told["operations"]
 assert {o["operation"] for o in operations} == set("mlp attention cross linear sharded copy switch hop gather sum".split())
 for o in operations:
@@ -61,6 +61,8 @@ if command -v taskset >/dev/null; then
     code=$?
     [ $code -eq 0 ] || [ $code -eq 3 ] || fail "exit $code on one core"
     grep -q '2 ranks share 1 core' "$folder/said" || fail "shared cores are not told of: $(cat "$folder/said")"
+    [ $code -ne 0 ] || grep -q 'ranks had no core for [0-9]* %' "$folder/said" ||
+        fail "that ranks had no core is not told of: $(cat "$folder/said")"
     [ $code -ne 0 ] || grep -q 'ranks shared cores' "$folder/one.yaml" || fail "the file does not say so"
     [ $code -ne 3 ] || grep -q 'no rates explain them' "$folder/said" || fail "the file is missed without a reason"
 fi
