@@ -3,6 +3,7 @@
 #define HD_TEST_NCCL_SIM_H
 
 #include "own_stream.h"
+#include "time_limit.h"
 
 #include <heddle/nccl.h>
 
@@ -59,7 +60,7 @@ static inline heddle_comm_options by_nccl(int64_t deadline_ms)
 /* On threads, where all is well in the end. */
 static inline void run_by_nccl(int n, heddle_rank_main fn, void *arg)
 {
-    heddle_comm_options options = by_nccl(10000);
+    heddle_comm_options options = by_nccl(hd_test_limit_ns(10) / 1000000);
     HD_OK(heddle_run_ranks_with(n, "threads", &options, fn, arg));
 }
 

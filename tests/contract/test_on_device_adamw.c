@@ -70,7 +70,7 @@ out:
 
 static void on_wires(heddle_rank_main does, void *arg, int ranks)
 {
-    heddle_comm_options options = by_nccl(20000);
+    heddle_comm_options options = by_nccl(hd_test_limit_ns(20) / 1000000);
     for (int i = 0; i < 3; i++) {
         options.wire = wires[i];
         HD_OK(heddle_run_ranks_with(ranks, "threads", &options, does, arg));
