@@ -36,7 +36,7 @@ out:
 
 int hd_on_device_is_idle(hd_enqueued *used, const heddle_comm *comm)
 {
-    return used->event != NULL && !used->is_captured &&
+    return used->event != NULL &&
            hd_enqueued_lets_free(used, hd_comm_device(comm), hd_comm_deadline_ns(comm, 0) + HD_DEVICE_GRACE_NS);
 }
 

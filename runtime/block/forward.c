@@ -79,6 +79,7 @@ static heddle_status check_box(const heddle_block *block, const heddle_box *box)
 static heddle_status check_conditioning(const heddle_block *block, const heddle_box *box,
                                         const heddle_conditioning *conditioning, const char *function)
 {
+    heddle_status st = HEDDLE_OK;
     const heddle_block_options *options = &block->options;
     const char *missing = conditioning == NULL ? "conditioning is NULL" : "conditioning lacks it";
     if (options->kind != HEDDLE_STAGE_CROSS) {
@@ -92,13 +93,15 @@ static heddle_status check_conditioning(const heddle_block *block, const heddle_
         return hd_fail(HEDDLE_ERR_ARG, "%s: a cross-attention stage needs the text [b, %lld, c], but %s", function,
                        (long long)options->text_tokens, missing);
     }
+    HD_TRY(block->on != NULL ? hd_on_check_lengths(block, conditioning->text_lengths, function) : HEDDLE_OK);
     for (int64_t b = box->lo[0]; conditioning->text_lengths != NULL && b < box->lo[0] + box->len[0]; b++) {
         if (conditioning->text_lengths[b] < 0 || conditioning->text_lengths[b] > options->text_tokens) {
             return hd_fail(HEDDLE_ERR_ARG, "text length %lld of sample %lld: must be 0 to %lld",
                            (long long)conditioning->text_lengths[b], (long long)b, (long long)options->text_tokens);
         }
     }
-    return HEDDLE_OK;
+out:
+    return st;
 }
 
 static hd_block_view make_view(const heddle_block *block, void *x, const heddle_box *box,

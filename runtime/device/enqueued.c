@@ -148,7 +148,7 @@ int hd_enqueued_lets_free(hd_enqueued *e, hd_device *device, int64_t deadline_ns
     if (!device->is_left && !hd_enqueued_has_ended(e, deadline_ns)) {
         hd_device_leave(device);
     }
-    return !device->is_left;
+    return !device->is_left && !e->is_captured;
 }
 
 heddle_status hd_enqueued_upload(hd_enqueued *e, void *dst, const void *src, int64_t bytes, heddle_stream stream,

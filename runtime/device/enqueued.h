@@ -55,7 +55,8 @@ heddle_status hd_enqueued_wait(hd_enqueued *e, int64_t deadline_ns, hd_device_lo
 /* The same, however it goes. 0: it has not, or the device does not say. */
 int hd_enqueued_has_ended(hd_enqueued *e, int64_t deadline_ns);
 /* The same of memory that is to be freed, for which a device waits until all it has is done, and without a deadline:
- * where it has not ended the device is left (hd_device_leave), and nobody waits. */
+ * where it has not ended the device is left (hd_device_leave), and nobody waits. 0 also, but waited for: graphs have
+ * some of it, which may be used at any time; the device keeps it until the communicator ends. */
 int hd_enqueued_lets_free(hd_enqueued *e, hd_device *device, int64_t deadline_ns);
 /* A copy to the device, and its end: src is the caller's again, however it goes. */
 heddle_status hd_enqueued_upload(hd_enqueued *e, void *dst, const void *src, int64_t bytes, heddle_stream stream,

@@ -270,14 +270,14 @@ heddle_status hd_executor_switch(heddle_executor *e, const char *stage, heddle_t
     heddle_tensor there;
     size_t in = 0, out = 0;
     if (e->device == NULL || e->options.blocks == HEDDLE_SPACE_DEVICE) {
-        HD_TRY(go(e, stage, x, backward, stream));
+        HD_TRY(hd_executor_tell(e, go(e, stage, x, backward, stream))); /* names rank and stage */
         st = hd_executor_settle(e, stream);
         return hd_executor_tell(e, st == HEDDLE_OK ? st : hd_fail_prefix(st, "entering '%s'", stage));
     }
     st = bring(&there, &in, e, stage, x, backward, stream);
     if (st == HEDDLE_OK) {
         const void *before = there.data;
-        HD_TRY(go(e, stage, &there, backward, stream)); /* names rank and stage, and the others know */
+        HD_TRY(hd_executor_tell(e, go(e, stage, &there, backward, stream)));
         st = there.data != before ? bring_back(x, &out, e, &there, stream) : HEDDLE_OK;
     }
     *copied = (int64_t)(in + out);

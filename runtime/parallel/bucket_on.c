@@ -94,7 +94,7 @@ heddle_status hd_bucket_on_end(heddle_bucket *bucket, heddle_stream stream, hedd
     }
     heddle_status ended = device->library->stream_captures(&captures, device->number, stream);
     ended = ended == HEDDLE_OK && !captures ? hd_enqueued_order(&bucket->used, stream) : ended;
-    bucket->on.stays |= captures;
+    bucket->used.is_captured |= captures;
     bucket->on.is_lost |= ended != HEDDLE_OK;
     ended = ended == HEDDLE_OK && !captures ? hd_enqueued_end(&bucket->used, stream, HEDDLE_OK) : ended;
     return st == HEDDLE_OK ? launched(bucket, ended, 0, "") : hd_sentence_say(&why, st);
@@ -107,7 +107,7 @@ void hd_bucket_on_release(heddle_bucket *bucket, void *memory)
     if (bucket->on.is_lost) {
         hd_device_leave(bucket->device);
     }
-    if (memory != NULL && !bucket->on.stays && hd_enqueued_lets_free(&bucket->used, bucket->device, deadline_ns)) {
+    if (memory != NULL && hd_enqueued_lets_free(&bucket->used, bucket->device, deadline_ns)) {
         hd_device_release(bucket->device, memory);
     }
     heddle_ignore(hd_sentence_say(&why, HEDDLE_OK));

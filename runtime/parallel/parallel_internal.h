@@ -42,7 +42,6 @@ typedef struct hd_bucket_on {
     void *scratch;
     double *clip;
     heddle_reshard *sum; /* of squares; NULL: this rank's are all there are, or of too many ranks for it */
-    int stays;           /* a graph has memory, and may use it when nobody waits for it */
     int is_lost;         /* no event says when what a call has enqueued is done */
 } hd_bucket_on;
 

@@ -55,6 +55,13 @@ out:
     return st;
 }
 
+/* A graph has had a reduce of the bucket. */
+static heddle_status destroys_beside_a_graph(heddle_comm *comm, twin *t, const device_sim *sim)
+{
+    t->bucket[1]->used.is_captured = 1;
+    return destroys_behind_steps(comm, t, sim);
+}
+
 static heddle_status no_order(heddle_stream stream, void *event, int device)
 {
     (void)stream, (void)event, (void)device;
@@ -109,6 +116,11 @@ static void is_not_freed(heddle_status (*destroys)(heddle_comm *, twin *, const 
 HD_CASE(memory_of_steps_under_way_is_not_freed)
 {
     is_not_freed(destroys_behind_steps);
+}
+
+HD_CASE(memory_of_steps_beside_a_graph_is_not_freed)
+{
+    is_not_freed(destroys_beside_a_graph);
 }
 
 HD_CASE(memory_of_a_step_without_an_end_is_not_freed)

@@ -18,6 +18,7 @@ touch "$HEDDLE_PACK/filled-by-pack.sh"
 bash "$HEDDLE_SOURCE/tests/device/pack.sh" --archive "$HEDDLE_BUILD" >out 2>&1 || fail "pack.sh: $(cat out)"
 [ "$(ls -A "$HEDDLE_PACK" | tr '\n' ' ')" = "filled-by-pack.sh pack.tar.xz " ] || fail "besides the archive: $(ls -A "$HEDDLE_PACK")"
 [ "$(stat -c %s "$HEDDLE_PACK/pack.tar.xz")" -lt $((32 << 20)) ] || fail "the archive is as large as what is in it"
+bash "$HEDDLE_SOURCE/tests/device/run.sh" --help | grep -q '^    tests/device/run.sh \[OPTIONS\]' || fail "run.sh --help"
 run() { # EXIT ARGUMENTS...
     local wanted=$1
     shift
@@ -31,6 +32,10 @@ if [ ! -e /dev/nvidia0 ]; then
     run 77
     grep -q "no cuda device: there is no NVIDIA driver" logs/table.txt || fail "no reason: $(cat out)"
     [ "$(grep -c 'no device$' logs/table.txt)" -ge 40 ] || fail "few steps: $(cat out)"
+    while read -r steps; do # that a document names
+        run 77 --only "$steps"
+        [ "$(wc -l <logs/table.txt)" -gt 1 ] || fail "docs: no step is called '$steps'"
+    done < <(sed -nE "s/.*tests\/device\/run\.sh --only '([^']*)'.*/\1/p" "$HEDDLE_SOURCE"/docs/*.md)
 fi
 if "${HEDDLE_TEST_PYTHON:-python3}" -c 'import torch' 2>/dev/null; then
     run 0 --emulator --only 'blocks: (rows|host)'

@@ -37,6 +37,22 @@ out:
     return st;
 }
 
+heddle_status hd_on_check_lengths(const heddle_block *block, const int64_t *lengths, const char *function)
+{
+    hd_stray stray = HD_STRAY_NOT;
+    if (lengths == NULL || lengths == block->on->lengths) {
+        return HEDDLE_OK;
+    }
+    heddle_status st = hd_device_stray(&stray, block->on->device, HEDDLE_SPACE_HOST, lengths);
+    if (st == HEDDLE_OK && stray != HD_STRAY_NOT) {
+        return hd_fail(HEDDLE_ERR_ARG,
+                       "%s: the lengths of texts at %p are in the memory of a device, wanted the host's", function,
+                       (const void *)lengths);
+    }
+    block->on->lengths = st == HEDDLE_OK ? lengths : NULL;
+    return st;
+}
+
 heddle_status hd_on_check_wanted(const heddle_block *block, const heddle_conditioning_gradient *wanted)
 {
     const hd_call_names names = {"heddle_block_backward", "dx"};

@@ -48,6 +48,7 @@ struct hd_block_on {
     size_t bytes;      /* of these */
     hd_on_room *room;
     int has_gradients;
+    const void *lengths;  /* of texts, of the call before, in memory of the host */
     hd_device_gate *left; /* by forward (runtime/block/gate.h); NULL: it leaves nothing */
     hd_broken broken;     /* what could not be cleared, for the next call */
 };
@@ -80,7 +81,7 @@ heddle_status hd_on_room_make(hd_on_room **out, heddle_comm *comm);
 void hd_on_room_leave(hd_on_room *room); /* NULL is legal */
 /* The device is through with what its blocks were asked for; 0: it is not known to be. */
 int hd_on_room_is_idle(hd_on_room *room);
-/* The same of memory that is to be freed (hd_enqueued_lets_free); 0 also: graphs have some of it. */
+/* The same of memory that is to be freed (hd_enqueued_lets_free). */
 int hd_on_room_lets_free(hd_on_room *room);
 /* Around what a call enqueues with the workspace: behind what other streams do with it. st: of enqueuing it. */
 heddle_status hd_on_room_begin(int *captures, hd_on_room *room, heddle_stream stream);
@@ -105,6 +106,8 @@ heddle_dtype hd_on_param_dtype(const heddle_block *block, int param); /* as kern
 
 heddle_status hd_on_check(const heddle_block *block, const heddle_tensor *x, const heddle_conditioning *conditioning,
                           hd_call_names names);
+/* Lengths of texts, before the host reads them. */
+heddle_status hd_on_check_lengths(const heddle_block *block, const int64_t *lengths, const char *function);
 heddle_status hd_on_check_wanted(const heddle_block *block, const heddle_conditioning_gradient *wanted);
 /* What a call of a block goes with: its tape, too. */
 hd_on_call hd_on_call_of(heddle_block *block, const hd_block_view *view, heddle_tape *tape, heddle_stream stream);

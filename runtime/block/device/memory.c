@@ -81,12 +81,10 @@ int hd_on_room_is_idle(hd_on_room *room)
     return hd_enqueued_has_ended(&room->used, hd_comm_deadline_ns(room->comm, 0) + HD_DEVICE_GRACE_NS);
 }
 
-/* What a graph has may be used at any time: the device keeps it until the communicator ends. */
 int hd_on_room_lets_free(hd_on_room *room)
 {
     const hd_sentence why = hd_sentence_keep(); /* of the failure because of which memory is freed, say */
     const int is_idle =
-        !room->used.is_captured &&
         hd_enqueued_lets_free(&room->used, room->device, hd_comm_deadline_ns(room->comm, 0) + HD_DEVICE_GRACE_NS);
     heddle_ignore(hd_sentence_say(&why, HEDDLE_OK));
     return is_idle;
