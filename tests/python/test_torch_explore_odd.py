@@ -177,6 +177,41 @@ def test_a_later_call_mixes_what_the_first_leaves_free():
     assert "called with x '(b f) h w _' and then with x '(b w) h f _'" in str(error.value), error.value
 
 
+class By(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.table = function, torch.nn.Parameter(torch.randn(64, 4))
+
+    def forward(self, x):
+        return self.function(x, self.table)
+
+
+#: of the last row another thing, and what is of every row the same
+ENDS = {
+    "a table": lambda x, table: torch.cat([x[:, :-1], x[:, -1:] + table[0]], 1),
+    "a mask": lambda x, _: x * (torch.arange(x.shape[1]) < x.shape[1] - 1)[:, None],
+    "positions": lambda x, table: x + table[-x.shape[1]:],
+    "numbers": lambda x, _: x * torch.arange(x.shape[1] - 1, -1, -1.0)[:, None],
+    "nothing": lambda x, table: x + table[0],
+}
+WAYS = {
+    "last": lambda of: of,
+    "first": lambda of: lambda x, table: of(x.flip(1), table.flip(0)).flip(1),
+    "of even extents": lambda of: lambda x, table: of(x.unflatten(1, (x.shape[1] // 2, 2)).flatten(1, 2), table),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize("rows", (2, 8))
+def test_an_end_that_is_another_row(name, way, rows):
+    if rows == 2 and way == "of even extents":
+        return  # of which there are no fewer
+    found = ht.explore(Around(By(WAYS[way](ENDS[name]))), torch.randn(2, rows, 4))
+    seen = found["inner"].dims["s"]
+    assert seen.is_free if name == "nothing" else "on fewer rows of s its results are others" in seen.why, seen
+
+
 class Windows(torch.nn.Module):
     """Means of four rows each."""
 
