@@ -203,6 +203,53 @@ class Streams(torch.nn.Module):
         return self.last(x)
 
 
+class Single(torch.nn.Module):
+    """Rows of a text and of a picture that are in one axis already, turned by a table of both."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, rows, turns):
+        q, k, v = (y.transpose(1, 2) for y in self.qkv(rows).unflatten(-1, (3, 4, -1)).unbind(2))
+        turned = turns.unflatten(-1, (4, -1)).transpose(0, 1)
+        y = F.scaled_dot_product_attention(q * turned, k * turned, v)
+        return rows + self.out(y.transpose(1, 2).flatten(2))
+
+
+class Chained(Streams):
+    """Blocks of two streams, then those of one."""
+
+    def __init__(self):
+        super().__init__()
+        self.singles = torch.nn.ModuleList(Single() for _ in range(2))
+
+    def forward(self, x, text, time):
+        places = torch.arange(text.shape[1] + x.shape[1], dtype=x.dtype)[:, None]
+        turns = 1 + (places * torch.linspace(0.1, 1, WIDTH)).cos() / 2
+        for block in self.blocks:
+            x, text = block(x, text, time, turns)
+        rows = torch.cat([text, x], 1)
+        for block in self.singles:
+            rows = block(rows, turns)
+        return self.last(rows[:, text.shape[1]:])
+
+
+class Residuals(Streams):
+    """What a controlnet returns: of every block."""
+
+    def __init__(self):
+        super().__init__()
+        self.residuals = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x, text, time):
+        turns, found = torch.ones(text.shape[1] + x.shape[1], WIDTH), []
+        for block, residual in zip(self.blocks, self.residuals):
+            x, text = block(x, text, time, turns)
+            found.append(residual(x))
+        return {"of_blocks": tuple(found)}
+
+
 class Masked(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -323,6 +370,14 @@ def streams():
     return Streams(), dict(x=torch.randn(2, 11, WIDTH), text=torch.randn(2, 5, WIDTH), time=torch.randn(2, WIDTH))
 
 
+def chained():
+    return Chained(), streams()[1]
+
+
+def residuals():
+    return Residuals(), streams()[1]
+
+
 def projected():
     return Projected(), together()[1]
 
@@ -343,6 +398,8 @@ WANTED = {classified: ("alike=1", "rows of s are cut"),
           divided: ("(1 + h _)", "h is cut all the way; 4 by Switch; the planner has no schedule of it: in 'layers.0' "
                                  "it cuts f or s, and no part of them"),
           together: ("rows of (l + s) are cut as one dim from 'layers.0' on", "Attend(over='rows'"),
+          chained: ("rows of l and s are cut, ulysses", "'singles.1': Split(what='turns', dims='l+s _'"),
+          residuals: ("rows of l and s are cut, ulysses", "'output.of_blocks.0'", "'output.of_blocks.1'"),
           convolved: ("s is cut all the way; 1 by Halo, 2 by Attend", "layers.1: keep to s@sp, 0 bytes by ulysses, "),
           evoformer: ("Attend(over='h'", "h is cut all the way")}
 

@@ -45,7 +45,7 @@ def _own_plans(draft: "Draft", schedule: "Schedule", size: int, method: str, sav
             whole = sum(draft.extents[name] for name in over)
             steps.append((module, Attend(over[0] if len(over) == 1 else over if rows == {whole} else main, chosen,
                                          saved, alike)))
-        steps.append(gather)
+        steps += gather
         yield Plan(merged([*draft.sizes(steps), *steps]),
                    f"{draft.found.model}: rows of {' and '.join(over)} are cut, {why}",
                    lines_of(schedule) if is_so else [], schedule if is_so else None)
@@ -144,7 +144,8 @@ def _splits(draft: "Draft", main: str, text: Optional[str], over: Tuple[str, ...
     plain: Any = []
     beside: Any = []
     active = {number for number in draft.calls  # those of text alone, before the others, stay whole
-              if any(at.holds(main) for at in draft.tensors(draft.flow.calls[number], "out"))}
+              if any(at.holds(main) or len(over) > 1 and main in at.beside
+                     for at in draft.tensors(draft.flow.calls[number], "out"))}
     for number in sorted(active):
         call = draft.flow.calls[number]
         for at in draft.tensors(call, "given"):

@@ -314,8 +314,12 @@ class Draft:
     def extents_of(self, name: str) -> int:
         return self.found.dims["b"] if name == "b" and "b" in self.found.dims else self.extents.get(name, 0)
 
-    def gathers(self, dim: str) -> List[Tuple[str, Any]]:
-        """Where the whole may come together again, the narrowest place first."""
+    def gathers(self, dim: str) -> List[Steps]:
+        """Where the whole may come together again, the narrowest place first; of several results that stages make (the
+        residuals of a controlnet) there."""
+        results = [at for at in self.tensors(self.flow.calls[0], "out") if at.passed.stages and at.holds(dim)]
+        if len(results) > 1:
+            return [[("", Gather(at.passed.name, at.text, dim)) for at in results]]
         last = max(self.flow.calls[at].ended for at in self.calls)
         stages = {self.flow.calls[at].module for at in self.calls}
         ways: List[Tuple[int, int, Tuple[str, Any]]] = []
@@ -330,7 +334,7 @@ class Draft:
                     for n in at.passed.shape:
                         elems *= n
                     ways.append((elems, -call.ended, (call.module, Gather(at.passed.name, at.text, dim))))
-        return [step for _, _, step in sorted(ways, key=lambda way: way[:2])]
+        return [[step] for _, _, step in sorted(ways, key=lambda way: way[:2])]
 
     def _is_free(self, module: Any, dim: str) -> bool:
         return all(part in module.free for part in self.fused.parts[dim])

@@ -24,15 +24,15 @@ def switched_plans(draft: "Draft", schedule: "Schedule") -> Iterator[Plan]:
     behind: List[Set[str]] = [set(lists), set(), *({name} for name in lists if len(lists) > 1)]
     last = draft.flow.calls[draft.calls[-1]].module
     dim = layouts[last]
-    for gather in (draft.gathers(dim) if dim else [None]):
+    for gather in (draft.gathers(dim) if dim else [[]]):
         for at_output in behind:
             try:
                 steps = _Steps(draft, layouts, at_output).made()
             except UnsupportedError:
-                if at_output is behind[-1] and gather is None:
+                if at_output is behind[-1] and not gather:
                     raise
                 continue
-            steps += [gather] if gather else []
+            steps += gather
             yield Plan(merged([*draft.sizes(steps), *steps]), f"{draft.found.model}: {_sentence(draft, layouts)}",
                        lines_of(schedule), schedule)
 
