@@ -31,7 +31,7 @@ with heddle.Comm.open() as comm:
     plan = comm.reshard(f"f32[b=2 t=7 s=5 c=3] on [sp={n}]: t@sp -> s@sp")
     one = comm.reshard(f"f32[b=2 t=7 s=1 c=3] on [sp={n}]: t@sp -> s@sp")  # ranks without elements
     raw = torch.randint(0, 100, (2, 7, 5, 3), generator=torch.Generator().manual_seed(3))
-    moved = [*ht.reshard.DTYPES, *ht.reshard.AS_BYTES, torch.complex32, torch.complex64, torch.complex128]
+    moved = [*ht.pooled.DTYPES, *ht.pooled.AS_BYTES, torch.complex32, torch.complex64, torch.complex128]
     assert {torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.float8_e8m0fnu} <= set(moved)
     for dtype in moved:
         draw, limit = torch.Generator().manual_seed(3), 2 if dtype == torch.bool else 256
@@ -44,7 +44,7 @@ with heddle.Comm.open() as comm:
         assert torch.equal(ht.switch(cut(whole, 1), plan, out).view(torch.uint8), wanted.view(torch.uint8)), dtype
         assert torch.equal(ht.switch(cut(whole[:, :, :1], 1), one).view(torch.uint8),
                            cut(whole[:, :, :1], 2).view(torch.uint8))
-    for dtype in ht.reshard.DTYPES:
+    for dtype in ht.pooled.DTYPES:
         whole = raw.to(dtype)
         y = ht.switch(part(whole, 1, rank, n), plan)
         wanted = part(whole, 2, rank, n)
@@ -116,7 +116,7 @@ print("ok")
 
 def test_tensors_of_a_device_go_by_its_plans_and_streams(tmp_path):
     fork(tmp_path, COMMON + """
-from heddle.torch import reshard as ops
+from heddle.torch import moved as ops
 
 class Plan:  # no such device is here: what the operators ask of a plan for one
     src_shape, dst_shape, space, asked = (4, 5), (5, 4), "device", []
@@ -281,7 +281,7 @@ with heddle.Comm.open() as comm:
     lo, hi = (0, 3) if comm.rank == 0 else (3, 6)
     plan = comm.reshard("f32[t=6 s=4] on [sp=2]: t@sp -> s@sp")
     for by_dlpack in (pools.BY_DLPACK, frozenset()):  # and where torch takes nothing by DLPack but bytes
-        pools.BY_DLPACK = ht.reshard.BY_DLPACK = by_dlpack
+        pools.BY_DLPACK = ht.moved.BY_DLPACK = by_dlpack
         for dtype in pools.DTYPES:
             whole = whole_of(dtype)
             y = ht.switch(whole[lo:hi].clone(), plan)
@@ -289,7 +289,7 @@ with heddle.Comm.open() as comm:
             assert torch.equal(y.view(torch.uint8), whole[:, 2 * comm.rank: 2 * comm.rank + 2].contiguous()
                                .view(torch.uint8)), dtype
             assert y.untyped_storage().nbytes() == y.numel() * y.element_size()
-        pools.BY_DLPACK = ht.reshard.BY_DLPACK = frozenset(pools.DTYPES)
+        pools.BY_DLPACK = ht.moved.BY_DLPACK = frozenset(pools.DTYPES)
     x, wanted = whole_of(torch.float32)[lo:hi].clone(), whole_of(torch.float32)[:, 2 * comm.rank: 2 * comm.rank + 2]
     y = ht.switch(x, plan)
     view = y[2:4]

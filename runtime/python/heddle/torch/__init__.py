@@ -17,10 +17,11 @@ from .gradients import reduce_gradients, share
 from .halo import Halo, Numbered
 from .linting import Fault, lint
 from .modules import Count, Extent, Gather, Parallel, Sizes, Split, Switch, Without, parallelize
+from .moved import empty
 from .planning import Plan
 from .process_group import from_process_group
 from .proving import Proof, prove
-from .reshard import empty, gather, split, switch
+from .reshard import gather, split, switch
 from .sums import Sums
 
 if TYPE_CHECKING:

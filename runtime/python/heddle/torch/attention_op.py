@@ -14,9 +14,9 @@ from . import on_device
 from .blocks import accumulated
 from .eager import is_transformed, tangent_of
 from .linear_states import by_states
+from .moved import check_device, check_plan, dtype_of
 from .ones import check_empty, filled, held
-from .pooled import pooled
-from .reshard import check_device, check_plan, dtype_of, keep_order, packed, resharded, ways
+from .reshard import keep_order, packed, resharded, ways
 from .ring_op import ring_attention, told
 
 _ops = torch.library.Library("heddle", "FRAGMENT")

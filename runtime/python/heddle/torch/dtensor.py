@@ -8,7 +8,8 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from ..comm import Comm
 from ..errors import ArgumentError, UnsupportedError
-from .reshard import check_device, dtype_of, resharded
+from .moved import check_device, dtype_of
+from .reshard import resharded
 
 
 def redistribute(x: DTensor, placements: Sequence[Placement], comm: Comm) -> DTensor:

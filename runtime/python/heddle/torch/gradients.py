@@ -10,7 +10,8 @@ from ..errors import ArgumentError, UnsupportedError
 from ..turns import axes_of
 from .agreement import agree
 from .eager import is_eager
-from .reshard import check_device, resharded
+from .moved import check_device
+from .reshard import resharded
 
 _AT_ONCE_BYTES = 32 << 20
 

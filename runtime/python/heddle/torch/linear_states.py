@@ -13,7 +13,8 @@ import torch
 from ..attention import LinearAttention
 from ..families import plan_of
 from ..numbered import by_number
-from .reshard import _reshard, keep_order, resharded, ways
+from .moved import _reshard
+from .reshard import keep_order, resharded, ways
 from .ring_op import told
 
 _ops = torch.library.Library("heddle", "FRAGMENT")

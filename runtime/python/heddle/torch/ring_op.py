@@ -19,7 +19,8 @@ from ..numbered import by_number
 from ..turns import Piece, Turn
 from .blocks import accumulated, kernel_for, with_lse_gradient
 from .eager import static
-from .reshard import _reshard, _reshard_packed, keep_order
+from .moved import _reshard, _reshard_packed
+from .reshard import keep_order
 
 _ops = torch.library.Library("heddle", "FRAGMENT")
 _ops.define("ring_attention(Tensor q, Tensor k, Tensor v, SymInt[] numbers, int plan) -> (Tensor, Tensor)")

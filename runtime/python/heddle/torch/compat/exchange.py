@@ -9,8 +9,9 @@ import torch.distributed as dist
 
 from ...errors import ArgumentError, UnsupportedError
 from ...numbered import by_number
+from ..moved import _reshard, _reshard_packed, check_device
 from ..ones import filled, held
-from ..reshard import _reshard, _reshard_packed, _switch_out, check_device, keep_order, packed, resharded
+from ..reshard import _switch_out, keep_order, packed, resharded
 from ..texts import texts_of
 from .handle import Handle, started
 from .groups import balanced, checked, comm_of, group_of

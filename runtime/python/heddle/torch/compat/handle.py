@@ -11,7 +11,8 @@ from typing import Any, Callable, Optional, Tuple
 import torch
 
 from ...comm import Comm
-from ..reshard import check_device, resharded
+from ..moved import check_device
+from ..reshard import resharded
 from .groups import second_of
 
 _sides: "weakref.WeakKeyDictionary[Comm, Any]" = weakref.WeakKeyDictionary()

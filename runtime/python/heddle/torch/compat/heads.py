@@ -6,7 +6,6 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 import torch
 
 from ...errors import ArgumentError
-from ..reshard import packed
 from .exchange import all_to_all, exchanged_as_one, ranks_of
 from .groups import balanced, checked
 
