@@ -158,6 +158,41 @@ refused(heddle.ArgumentError, "wanted 'sum' or 'mean'", hc.gather, x, 1, grad="u
 refused(heddle.ArgumentError, "wanted 'rows' or 'one'", hc.split, x, 1, empty="two")
 refused(heddle.ArgumentError, "one at a time", hc.all_to_all, x, 2, 1, out=x, async_op=True)
 refused(heddle.ArgumentError, "wanted a tensor", hc.split, [1], 0)
+y = torch.zeros(2, 4, 6, 8)
+for bad in (["a"] * size, [1.5] * size, [None] * size, 4, {1, 2, 3}, [torch.tensor(2)] * size):
+    for name, call in (("gather_sizes", lambda: hc.all_to_all(x, 2, 1, gather_sizes=bad)),
+                       ("scatter_sizes", lambda: hc.all_to_all(x, 2, 1, scatter_sizes=bad)),
+                       ("sizes", lambda: hc.split(x, 1, sizes=bad)), ("sizes", lambda: hc.gather(x, 1, sizes=bad)),
+                       ("sizes", lambda: hc.qkv_to_heads(y, y, y, sizes=bad)),
+                       ("sizes", lambda: hc.heads_to_rows(y, sizes=bad)),
+                       ("sizes", lambda: hc.attention(y, y, y, sizes=bad)),
+                       ("ring_sizes", lambda: hc.attention(y, y, y, None, dist.group.WORLD, ring_sizes=bad)),
+                       ("sizes", lambda: hc.lasp(y, y, y, torch.ones(4), sizes=bad))):
+        refused(heddle.ArgumentError, f"{name} is {bad}, wanted a length of each of 3 ranks", call)
+for bad in ("1", None, 1.5):
+    refused(heddle.ArgumentError, f"dim {bad} of", hc.all_to_all, x, bad, 1)
+    refused(heddle.ArgumentError, "length is", hc.sizes_of, bad)
+for dim in range(4):  # nothing of a dim is exchanged, or refused by name
+    none = y.narrow(dim, 0, 0)
+    assert 0 in hc.all_to_all(none, 2, 1).shape and 0 in hc.split(none, 1).shape and 0 in hc.gather(none, 1).shape
+    for ring in (None, dist.group.WORLD):
+        if dim < 3:
+            assert hc.attention(none, none, none, None, ring).shape == none.shape
+        else:
+            refused(heddle.ArgumentError, "q is (2, 4, 6, 0)", hc.attention, none, none, none, None, ring)
+    if dim in (1, 3):
+        refused(heddle.ArgumentError, f"v is {tuple(none.shape)}", hc.lasp, y, y, none, torch.ones(4))
+    else:
+        assert hc.lasp(none, none, none, torch.ones(4)).shape == none.shape
+refused(heddle.ArgumentError, "whose heads divide", hc.attention, y, y[:, :, :0], y[:, :, :0])
+refused(heddle.ArgumentError, "q is a list", hc.lasp, [1], y, y, torch.ones(4))
+refused(heddle.ArgumentError, "v is (4, 6, 8)", hc.lasp, y, y, y[0], torch.ones(4))
+refused(heddle.ArgumentError, "decay of head 0", hc.lasp, y.half(), y.half(), y.half(), -torch.ones(4))
+refused(heddle.ArgumentError, "joint is a list", hc.attention, y, y, y, joint=[y, y])
+refused(heddle.ArgumentError, "scale is 'a'", hc.attention, y, y, y, scale="a")
+refused(heddle.ArgumentError, "a chunks of 6 key heads", hc.attention, y, y, y, chunks="a")
+refused(heddle.ArgumentError, "out is a int", hc.all_to_all, x, 2, 1, out=3)
+same(hc.split(x, 1, sizes=torch.tensor([1, 2, 1])), part(x, 1, [1, 2, 1]))
 mine = draw(1, 2, 3 if rank == 1 else 4, 6)
 def wrong(words, function):
     began = time.time()

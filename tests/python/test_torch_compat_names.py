@@ -7,7 +7,7 @@ from test_torch_compat import COMMON
 import heddle.torch.compat
 
 FOLDER = pathlib.Path(heddle.torch.compat.__file__).parent
-NAMES = ("deepspeed", "diffusers", "fastvideo", "opensora", "videosys", "wan", "xdit", "yunchang")
+NAMES = ("deepspeed", "diffusers", "fastvideo", "opensora", "videosys", "wan", "xdit", "yunchang", "yunchang_attention")
 
 
 def test_modules_are_of_names_only():
@@ -91,6 +91,9 @@ import heddle.torch.compat.wan as hw
 calls = [lambda x: hw.all_to_all(x, 2, 1), lambda x: hw.all_to_all(x, scatter_dim=2, gather_dim=1, group=group)]
 way_back = [lambda y: hw.all_to_all(y, 1, 2)]
 boundary(lambda x: hc.split(x, 1), lambda x: hw.gather_forward(x, dim=1), 2 * size, 1)
+boundary(lambda x: hc.split(x, 1), lambda x: torch.cat(hw.all_gather(x), 1), 2 * size, 1)
+for r, x in enumerate(hw.all_gather(torch.tensor(float(rank)))):
+    assert x.shape == () and x == r
 assert (hw.get_rank(), hw.get_world_size()) == (rank, size)
 """,
     """
@@ -190,8 +193,117 @@ for t, s in ((8, 32), (5, 63), (7, 25), (15, 15), (3, 25), (2, 4)):
     assert (y - wanted).abs().max() <= 1e-5
     y.backward(gradient)
     assert (x.grad - whole.grad).abs().max() <= 1e-5 * whole.grad.abs().max()
+    x, w = whole.detach().flatten(0, 1).requires_grad_(), torch.ones((), requires_grad=True)  # [b t, s, c]
+    rows = hv.split_from_second_dim(x, 2, group)
+    mine = part(whole.detach(), 1) if rank < t else torch.ones(2, 1, s, 6)
+    same(rows, mine.flatten(0, 1))
+    y = hv.gather_from_second_dim(rows * w, 2, group)
+    same(y, x)
+    of_x, of_w = torch.autograd.grad(y, (x, w), gradient.flatten(0, 1))
+    assert (of_x - gradient.flatten(0, 1)).abs().max() < 1e-6
+    dist.all_reduce(of_w, op=dist.ReduceOp.SUM)  # "up" and "down": their mean over ranks is the whole
+    assert abs(of_w / size - (gradient * whole).sum()) < 1e-4 * (gradient * whole).abs().sum()
 even = draw(1, 2, 8, 4, 3)
 same(hv.all_to_all_comm(part(even, 1), group), part(even, 2))
 same(hv.gather_sequence(hv.split_sequence(even, group, 1), group, 1), even)
+ended()
+""", 4)
+
+
+def test_attention_by_its_names(tmp_path):
+    """Of one process what it is, also where heads do not divide; with gradients."""
+    for ranks in (2, 3):
+        folder = tmp_path / str(ranks)
+        folder.mkdir()
+        fork(folder, COMMON + """
+import heddle.torch.compat.xdit as hx
+import heddle.torch.compat.yunchang as hy
+from heddle.torch.compat.deepspeed import DistributedAttention
+group = dist.group.WORLD
+
+def one_process(q, k, v, causal=False, scale=None):  # [b, s, h, d]
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale,
+                                          enable_gqa=q.shape[1] != k.shape[1]).transpose(1, 2)
+
+def compare(call, wanted_of, kv, h, rows_in=1, form=lambda x: x):
+    shapes = [[2, 4 * size, n, 8] for n in (h, kv, kv)]
+    whole = [form(draw(i, *shape)).detach().requires_grad_() for i, shape in enumerate(shapes)]
+    wanted = wanted_of(*whole)
+    mine = [part(x.detach(), rows_in).clone().requires_grad_() for x in whole]
+    found = call(*mine)
+    d_o = draw(9, *wanted.shape)
+    at = [found, *torch.autograd.grad(found, mine, part(d_o, rows_in))]
+    for got, of in zip(at, [wanted, *torch.autograd.grad(wanted, whole, d_o)]):
+        of = part(of, rows_in)
+        assert got.shape == of.shape and (got - of).abs().max() <= 1e-5 * (1 + of.abs().max()), (got - of).abs().max()
+
+def local(q, k, v, *more, scale=None):
+    assert q.shape[1] == 4 * size and more in ((), ("mask",)), more
+    return one_process(q, k, v, scale=scale)
+
+spread = lambda x: x.transpose(0, 1)  # [s, b, h, d], as it is by itself there
+for h, kv in ((2 * size, 2 * size), (2 * size + 1, 2 * size + 1), (1, 1), (6, 3), (4, 2)):
+    attention = DistributedAttention(local, group, 2, 1)
+    compare(lambda q, k, v: attention(q, k, v), one_process, kv, h)
+    compare(lambda q, k, v: attention(q, k, v, 0, None, "mask", scale=0.2),
+            lambda q, k, v: one_process(q, k, v, scale=0.2), kv, h)
+    compare(lambda q, k, v: attention(q, k, v, "mask"), one_process, kv, h)
+    first = DistributedAttention(lambda q, k, v: spread(local(*map(spread, (q, k, v)))), group)
+    compare(lambda q, k, v: first(q, k, v, batch_dim_idx=1),
+            lambda q, k, v: spread(one_process(*map(spread, (q, k, v)))), kv, h, 0, spread)
+    for causal in (False, True):
+        compare(lambda q, k, v: hy.UlyssesAttention(group)(q, k, v, softmax_scale=0.2, causal=causal),
+                lambda q, k, v: one_process(q, k, v, causal, 0.2), kv, h)
+    for ulysses, ring in ((size, 1), (1, size)):
+        hy.set_seq_parallel_pg(ulysses, ring, rank, size)
+        assert [dist.get_world_size(x) for x in (hy.PROCESS_GROUP.ULYSSES_PG, hy.PROCESS_GROUP.RING_PG)] == \\
+            [ulysses, ring]
+        compare(lambda q, k, v: hy.LongContextAttention(ring_impl_type="basic")(q, k, v, 0.0, None, True),
+                lambda q, k, v: one_process(q, k, v, True), kv, h)
+        for causal in (False, True):
+            compare(lambda q, k, v: hx.USP(q, k, v, is_causal=causal),
+                    lambda *xs: one_process(*(x.transpose(1, 2) for x in xs), causal).transpose(1, 2), kv, h, 2,
+                    lambda x: x.transpose(1, 2))
+    compare(lambda q, k, v: hx.ring_attn(q, k, v, 0.0, True),
+            lambda *xs: one_process(*(x.transpose(1, 2) for x in xs), True).transpose(1, 2), kv, h, 2,
+            lambda x: x.transpose(1, 2))
+
+flat = DistributedAttention(lambda q, k, v: one_process(q, k, v).flatten(2), group, 2, 1)  # [b, s, h d]
+compare(lambda q, k, v: flat(q, k, v), lambda q, k, v: one_process(q, k, v).flatten(2), 2 * size + 1, 2 * size + 1)
+angles = torch.outer(torch.arange(4.0 * size), 0.5 ** torch.arange(3))[:, None, None].repeat(1, 1, 1, 2)
+turned = torch.view_as_complex(torch.stack([angles.cos(), angles.sin()], -1))[..., :3].transpose(0, 1)
+def rotated(x):  # pairs 3 apart of the first 6 of 8
+    pairs = torch.complex(x[..., :3], x[..., 3:6]) * turned
+    return torch.cat((pairs.real, pairs.imag, x[..., 6:]), -1)
+compare(lambda q, k, v: DistributedAttention(local, group, 2, 1)(q, k, v, 0, (angles.cos(), angles.sin())),
+        lambda q, k, v: one_process(rotated(q), rotated(k), v), 4, 4)
+
+x = draw(1, 2, 4, 3, 8)
+refused(heddle.UnsupportedError, "dropout_p is 0.5", hx.USP, x, x, x, 0.5)
+refused(heddle.UnsupportedError, "window_size is (4, 0)", hy.UlyssesAttention(group), x, x, x, window_size=(4, 0))
+refused(heddle.UnsupportedError, "alibi_slopes", hy.UlyssesAttention(group), x, x, x, alibi_slopes=torch.ones(3))
+refused(heddle.UnsupportedError, "ring_impl_type is 'zigzag'", hy.LongContextAttention, ring_impl_type="zigzag")
+refused(heddle.UnsupportedError, "wanted 2 and 1", hy.UlyssesAttention, group, 1, 2)
+refused(heddle.ArgumentError, "do not divide", hy.set_seq_parallel_pg, size, 2, rank, size)
+short = draw(1, 2, 3 if rank == 1 else 4, 4, 8)
+refused(heddle.MismatchError, "rank 1", DistributedAttention(local, group, 2, 1), short, short, short)
+ended()
+""", ranks)
+
+
+def test_groups_of_ulysses_and_of_the_ring(tmp_path):
+    fork(tmp_path, COMMON + """
+import heddle.torch.compat.yunchang as hy
+members = lambda: [dist.get_process_group_ranks(x) for x in (hy.PROCESS_GROUP.ULYSSES_PG, hy.PROCESS_GROUP.RING_PG)]
+pair, across = [rank // 2 * 2, rank // 2 * 2 + 1], [rank % 2, rank % 2 + 2]
+q, k, v = (draw(seed, 2, 12, 4, 8) for seed in (1, 2, 3))
+wanted = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True).transpose(1, 2)
+for low in (True, False):
+    hy.set_seq_parallel_pg(2, 2, rank, size, use_ulysses_low=low)
+    assert members() == ([pair, across] if low else [across, pair]), members()
+    at = rank if low else rank % 2 * 2 + rank // 2  # the ring's blocks are one after another, each cut over ulysses
+    found = hy.LongContextAttention()(*(part(x, 1, at=at) for x in (q, k, v)), causal=True)
+    assert (found - part(wanted, 1, at=at)).abs().max() < 3e-6
 ended()
 """, 4)

@@ -343,6 +343,11 @@ class LinearAttention(_Sharded):
                          {"decay": decay, "bidirectional": bidirectional, "dv": dv, "threads": threads})
         if decay is not None and len(decay) != self.heads:
             raise ArgumentError(f"{self.text}: {len(decay)} decays for {self.heads} heads")
+        for head, each in enumerate(decay or ()):
+            if not 0 < each <= 1:
+                raise ArgumentError(f"{self.text}: decay of head {head} is {each}, not above 0 and at most 1")
+        if dv is not None and dv < 1:
+            raise ArgumentError(f"{self.text}: dv is {dv}, wanted 1 at least")
         self.decay, self.bidirectional, self._threads = decay, bidirectional, threads
         self.dv = self.width if dv is None else dv
         self.known: Dict[str, Any] = {}  #: what a framework keeps of this, by device

@@ -15,8 +15,8 @@ from .attend import attention
 from .exchange import all_to_all, gather, split
 from .groups import comm_of, sizes_of
 from .handle import Handle
-from .heads import heads_to_rows, qkv_to_heads
+from .heads import by_heads, heads_to_rows, qkv_to_heads
 from .states import lasp
 
-__all__ = ["Handle", "all_to_all", "attention", "comm_of", "gather", "heads_to_rows", "lasp", "qkv_to_heads",
-           "sizes_of", "split"]
+__all__ = ["Handle", "all_to_all", "attention", "by_heads", "comm_of", "gather", "heads_to_rows", "lasp",
+           "qkv_to_heads", "sizes_of", "split"]

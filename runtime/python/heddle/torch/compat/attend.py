@@ -1,6 +1,7 @@
 """Attention over the ranks of one or two process groups, as backends call it."""
 from __future__ import annotations
 
+import numbers
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
@@ -44,9 +45,13 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: 
     saved_forwards  of the ring's plan (`comm.attention`)
     """
     check_qkv(q, k, v)
+    if q.shape[3] == 0:
+        raise ArgumentError(f"attention: q is {tuple(q.shape)}, and heads without width have no scores")
     if joint is None and joint_mask is not None:
         raise ArgumentError("attention: joint_mask without joint")
     if joint is not None:
+        if not isinstance(joint, (list, tuple)) or len(joint) != 3:
+            raise ArgumentError(f"attention: joint is a {type(joint).__name__}, wanted q, k and v")
         check_qkv(*joint)
         if causal:
             raise ArgumentError("attention: joint rows have no place in a causal sequence")
@@ -54,6 +59,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: 
         ulysses_group = dist.group.WORLD
     width, causal, return_lse = static(q.shape[3]), bool(static(causal)), bool(static(return_lse))
     scale = width ** -0.5 if scale is None else scale
+    if not isinstance(scale, (int, float, numbers.Real)):
+        raise ArgumentError(f"attention: scale is {scale!r}, wanted a number")
     if key_mask is not None or joint_mask is not None:
         q, k, v = _masked((q, k, v), key_mask, scale)
         joint = None if joint is None else _masked(joint, joint_mask, scale)
@@ -84,7 +91,7 @@ def _masked(qkv: _Tensors, mask: Optional[torch.Tensor], scale: float) -> _Tenso
 def _parts(qkv: _Tensors, joint: Optional[_Tensors], chunks: int) -> List[Tuple[_Tensors, _Tensors]]:
     """Of the heads: q, k, v and those of `joint`."""
     heads, key_heads = qkv[0].shape[_HEADS], qkv[1].shape[_HEADS]
-    if not 1 <= chunks <= max(key_heads, 1):
+    if not isinstance(chunks, int) or not 1 <= chunks <= max(key_heads, 1):
         raise ArgumentError(f"attention: {chunks} chunks of {key_heads} key heads")
     if joint is not None and joint[0].shape[_HEADS:] + joint[1].shape[_HEADS:] != \
             qkv[0].shape[_HEADS:] + qkv[1].shape[_HEADS:]:

@@ -1,5 +1,6 @@
 """The names of deepspeed.sequence.layer."""
 from .exchange import all_to_all
+from .layers import DistributedAttention as DistributedAttention
 
 
 def single_all_to_all(input, scatter_idx, gather_idx, batch_dim_idx, group, async_op=False, handle=None, type=None):

@@ -48,6 +48,8 @@ def all_to_all(x: torch.Tensor, scatter_dim: int, gather_dim: int, group: Any = 
         raise ArgumentError(f"all_to_all: scatter_dim and gather_dim are both dim {scatter}")
     to = balanced(x.shape[scatter], ranks) if scatter_sizes is None else checked("scatter_sizes", scatter_sizes, ranks)
     of = [x.shape[gather]] * ranks if gather_sizes is None else checked("gather_sizes", gather_sizes, ranks)
+    if out is not None and not isinstance(out, torch.Tensor):
+        raise ArgumentError(f"all_to_all: out is a {type(out).__name__}, wanted a tensor")
     if out is None and not async_op:
         return _moved(x, scatter, gather, to, of, group, empty)
     if empty != "rows" or out is not None and async_op:
@@ -99,7 +101,7 @@ def ranks_of(group: Any) -> int:
 def _dim(x: torch.Tensor, dim: int) -> int:
     if not isinstance(x, torch.Tensor):
         raise ArgumentError(f"a {type(x).__name__}, wanted a tensor of torch")
-    if not -x.dim() <= dim < x.dim():
+    if not isinstance(dim, int) or not -x.dim() <= dim < x.dim():
         raise ArgumentError(f"dim {dim} of a tensor of {x.dim()} dims")
     return dim % x.dim()
 
@@ -111,7 +113,7 @@ def _moved(x: torch.Tensor, scatter: int, gather: int, to: Sequence[Any], of: Se
     if torch.compiler.is_compiling():
         if x.is_complex() or empty != "rows":
             raise UnsupportedError("within a compiler an exchange is of real numbers, with empty='rows'")
-        return torch.ops.heddle.exchange(x, scatter, gather, to, of, _number_of(group))
+        return torch.ops.heddle.exchange(x, scatter, gather, to, of, number_of(group))
     comm = comm_of(group)
     if empty == "rows":
         return resharded(x, *_lines(x.shape, scatter, gather, tuple(to), tuple(of), comm.rank), comm)
@@ -127,7 +129,7 @@ def exchanged_as_one(xs: List[torch.Tensor], scatter: int, gather: int, to: Sequ
                      group: Any) -> Tuple[torch.Tensor, ...]:
     """Tensors of one shape, whose dims scatter and gather are exchanged."""
     if torch.compiler.is_compiling():
-        return torch.ops.heddle.exchange_packed(xs, scatter, gather, to, of, _number_of(group)).unbind(0)
+        return torch.ops.heddle.exchange_packed(xs, scatter, gather, to, of, number_of(group)).unbind(0)
     comm = comm_of(group)
     for x in xs:
         check_device(x, comm)
@@ -136,7 +138,7 @@ def exchanged_as_one(xs: List[torch.Tensor], scatter: int, gather: int, to: Sequ
 
 
 @torch.compiler.assume_constant_result
-def _number_of(group: Any) -> int:
+def number_of(group: Any) -> int:
     return comm_of(group).number
 
 

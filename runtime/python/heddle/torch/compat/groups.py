@@ -1,8 +1,9 @@
 """Process groups of torch.distributed, and the communicators of their ranks."""
 from __future__ import annotations
 
+import numbers
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -84,6 +85,9 @@ def group_of(group: Any) -> Any:
 
 def sizes_of(length: int, group: Any = None) -> List[int]:
     """Every rank's number. Collective, 8 bytes from each: for lengths that ranks cannot work out by themselves."""
+    if not isinstance(length, (int, numbers.Integral)) or not 0 <= length < 1 << 64:
+        raise ArgumentError(f"sizes_of: length is {length!r}, wanted a number from 0 on")
+    length = int(length)
     if dist.get_world_size(group_of(group)) == 1:
         return [length]
     return [int.from_bytes(each, "little") for each in comm_of(group).allgather(length.to_bytes(8, "little"))]
@@ -95,9 +99,14 @@ def balanced(length: Any, ranks: int) -> List[Any]:
 
 
 def checked(name: str, sizes: Sequence[int], ranks: int) -> Sequence[int]:
-    if len(sizes) != ranks or any(int(size) < 0 for size in sizes):
-        raise ArgumentError(f"{name} is {list(sizes)}, wanted a length of each of {ranks} ranks")
-    return sizes
+    found = sizes.tolist() if hasattr(sizes, "tolist") else sizes
+    if not isinstance(found, (list, tuple)) or len(found) != ranks or any(not _is_length(size) for size in found):
+        raise ArgumentError(f"{name} is {sizes}, wanted a length of each of {ranks} ranks")
+    return found
+
+
+def _is_length(size: Any) -> bool:
+    return isinstance(size, (int, numbers.Integral, torch.SymInt)) and size >= 0
 
 
 class Pad(int):
@@ -109,6 +118,22 @@ class Pad(int):
         pad = super().__new__(cls, -extent % ranks)
         pad.extent = extent
         return pad
+
+
+_pads: Dict[str, Pad] = {}
+get_pad = _pads.__getitem__  #: by name
+
+
+def set_pad(name: str, dim_size: int, parallel_group: Any) -> None:
+    _pads[name] = Pad(dim_size, dist.get_world_size(group_of(parallel_group)))
+
+
+def of_second_dim(call: Callable[..., torch.Tensor], grad_scale: str) -> Callable[..., torch.Tensor]:
+    """`split_sequence` or what is like it, of [b t, ...], along t, whose pad is "temporal"."""
+    def folded(x: torch.Tensor, batch_size: int, parallel_group: Any) -> torch.Tensor:
+        x = x.unflatten(0, (batch_size, x.shape[0] // batch_size))
+        return call(x, parallel_group, 1, grad_scale, get_pad("temporal")).flatten(0, 1)
+    return folded
 
 
 def padded(length: int, pad: int, group: Any) -> List[int]:

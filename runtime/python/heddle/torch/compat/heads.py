@@ -1,13 +1,14 @@
 """The exchanges around attention: between rows of all heads and all rows of some heads, as one."""
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 import torch
 
 from ...errors import ArgumentError
+from ..attention_op import nothing_of
 from .exchange import all_to_all, exchanged_as_one, ranks_of
-from .groups import balanced, checked
+from .groups import balanced, checked, rank_of
 
 _ROWS, _HEADS = 1, 2  #: of [b, s, h, d]
 
@@ -40,17 +41,42 @@ def heads_to_rows(o: torch.Tensor, group: Any = None, *, sizes: Optional[Sequenc
            all have as many as this one
     """
     ranks = ranks_of(group)
-    if heads is None or not isinstance(heads, int):
-        of = heads
+    if heads is None:
+        of = None
     else:
-        of = balanced(heads, ranks)
-    return all_to_all(o, _ROWS, _HEADS, group, gather_sizes=of, scatter_sizes=sizes)
+        of = balanced(heads, ranks) if isinstance(heads, int) else checked("heads", heads, ranks)
+    to = None if sizes is None else checked("sizes", sizes, ranks)
+    return all_to_all(o, _ROWS, _HEADS, group, gather_sizes=of, scatter_sizes=to)
+
+
+def by_heads(attend: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor], q: torch.Tensor,
+             k: torch.Tensor, v: torch.Tensor, group: Any = None, scatter_dim: int = _HEADS,
+             gather_dim: int = _ROWS) -> torch.Tensor:
+    """o of this rank's rows, of an attention `attend(q, k, v)` of all rows, which is given those of this rank's heads.
+    Heads are in `scatter_dim`, rows in `gather_dim`, of which every rank has as many; k and v may have fewer heads, and
+    other rows. o has heads where q has them, or there the heads and their width as one. A rank that gets no heads does
+    not call `attend`.
+    """
+    ranks = ranks_of(group)
+    if ranks == 1:
+        return attend(q, k, v)
+    cut, key_cut = heads_of(q.shape[scatter_dim], k.shape[scatter_dim], ranks)
+    if q.shape == k.shape == v.shape and q.dtype == k.dtype == v.dtype:
+        rows, dims = [q.shape[gather_dim]] * ranks, (scatter_dim % q.dim(), gather_dim % q.dim())
+        q, k, v = exchanged_as_one([q, k, v], *dims, cut, rows, group)
+    else:
+        q = all_to_all(q, scatter_dim, gather_dim, group, scatter_sizes=cut)
+        k, v = (all_to_all(x, scatter_dim, gather_dim, group, scatter_sizes=key_cut) for x in (k, v))
+    mine = cut[rank_of(group)]
+    o = attend(q, k, v) if mine else nothing_of(q, k, v).reshape(*q.shape[:-1], v.shape[-1])
+    wide = o.shape[scatter_dim] // max(mine, 1) if mine else 1
+    return all_to_all(o, gather_dim, scatter_dim, group, gather_sizes=[n * wide for n in cut])
 
 
 def heads_of(heads: Any, key_heads: Any, ranks: int) -> Tuple[List[Any], List[Any]]:
     """What every rank gets of them: a key head goes with all its query heads."""
     cut = balanced(key_heads, ranks)
-    return [n * (heads // key_heads) for n in cut], cut
+    return [n * (heads // max(key_heads, 1)) for n in cut], cut
 
 
 def check_qkv(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -58,7 +84,7 @@ def check_qkv(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         if not isinstance(x, torch.Tensor) or x.dim() != 4:
             raise ArgumentError(f"{name}: wanted a tensor [b, s, h, d]")
     if k.shape != v.shape or k.dtype != v.dtype or q.dtype != k.dtype or q.shape[:2] != k.shape[:2] or \
-            q.shape[3] != k.shape[3] or q.shape[2] % max(k.shape[2], 1):
+            q.shape[3] != k.shape[3] or (q.shape[2] % k.shape[2] if k.shape[2] else q.shape[2]):
         raise ArgumentError(f"q {q.dtype}{tuple(q.shape)}, k {k.dtype}{tuple(k.shape)} and v {v.dtype}"
                             f"{tuple(v.shape)} do not go together: wanted [b, s, h, d] of one dtype, of k and v alike, "
                             "whose heads divide those of q")

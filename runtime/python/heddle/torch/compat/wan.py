@@ -3,11 +3,15 @@ from torch.distributed import get_rank, get_world_size
 
 from .exchange import all_to_all as exchanged, gather
 
-__all__ = ["all_to_all", "gather_forward", "get_rank", "get_world_size"]
+__all__ = ["all_gather", "all_to_all", "gather_forward", "get_rank", "get_world_size"]
 
 
 def all_to_all(x, scatter_dim, gather_dim, group=None, **kwargs):
     return exchanged(x, scatter_dim, gather_dim, group)
+
+
+def all_gather(tensor):
+    return list(gather(tensor[None], 0).unbind(0))
 
 
 def gather_forward(input, dim):

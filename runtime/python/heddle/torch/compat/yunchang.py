@@ -1,5 +1,6 @@
-"""The names of yunchang.comm.all_to_all."""
+"""The names of yunchang: exchanges, and attention."""
 from .exchange import all_to_all
+from .yunchang_attention import *
 
 
 class SeqAllToAll4D:

@@ -1,0 +1,110 @@
+"""Attention as backends call it: modules, and the arguments of flash attention."""
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+
+from ...errors import ArgumentError, UnsupportedError
+from .attend import attention
+from .heads import by_heads
+
+
+class _Groups:
+    """Those that a program has set for ulysses and for the ring."""
+
+    def __init__(self) -> None:
+        self.ULYSSES_PG: Any = None
+        self.RING_PG: Any = None
+
+    def set_ulysses(self, group: Any) -> None:
+        self.ULYSSES_PG = group
+
+    def set_ring(self, group: Any) -> None:
+        self.RING_PG = group
+
+
+PROCESS_GROUP = _Groups()
+
+
+class DistributedAttention(torch.nn.Module):
+    """An attention that knows nothing of ranks, `local_attention(q, k, v, *args, **kwargs)`, of all rows of this rank's
+    heads: for the rows that a rank has of all heads. What comes behind q, k and v goes to it, but for the number of the
+    dim of samples and the rotation's cos and sin [rows, 1, 1, width], which come first where they are given."""
+
+    def __init__(self, local_attention: Any, sequence_process_group: Any, scatter_idx: int = 2, gather_idx: int = 0,
+                 sp_stream: Any = None):
+        super().__init__()
+        self.local_attn, self.spg, self.dims = local_attention, sequence_process_group, (scatter_idx, gather_idx)
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any,
+                batch_dim_idx: int = 0, rotary_pos_emb: Any = None, **kwargs: Any) -> torch.Tensor:
+        if args and type(args[0]) is int:
+            rotary_pos_emb, args = args[1] if len(args) > 1 else rotary_pos_emb, args[2:]
+
+        def local(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            if rotary_pos_emb is not None:
+                cos, sin = (x.transpose(0, 1) for x in rotary_pos_emb)
+                q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
+            return self.local_attn(q, k, v, *args, **kwargs)
+        return by_heads(local, query, key, value, self.spg, *self.dims)
+
+
+def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """The first of each head, as wide as cos; pairs are half of that apart."""
+    turned, rest = x.split([cos.shape[-1], x.shape[-1] - cos.shape[-1]], -1)
+    first, second = turned.chunk(2, -1)
+    return torch.cat((turned * cos + torch.cat((-second, first), -1) * sin, rest), -1)
+
+
+class OverGroups(torch.nn.Module):
+    """Attention of q, k, v [b, rows of this rank, h, d] over the ranks of two groups or one, called as flash attention
+    is."""
+
+    def __init__(self, ulysses_group: Any, ring_group: Any, dims: Tuple[int, int], ring: str = "basic"):
+        super().__init__()
+        if dims != (2, 1):
+            raise UnsupportedError(f"scatter_idx and gather_idx are {dims}, wanted 2 and 1: of [b, s, h, d]")
+        if not ring.startswith("basic"):
+            raise UnsupportedError(f"ring_impl_type is {ring!r}, wanted 'basic': a rank's rows follow one another")
+        self.ulysses_pg, self.ring_pg = ulysses_group, ring_group
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout_p: float = 0.0,
+                softmax_scale: Optional[float] = None, causal: bool = False, window_size: Tuple[int, int] = (-1, -1),
+                softcap: float = 0.0, alibi_slopes: Any = None, deterministic: bool = False,
+                return_attn_probs: bool = False, *args: Any) -> torch.Tensor:
+        _without(dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes)
+        if tuple(window_size) != (-1, -1):
+            raise UnsupportedError(f"window_size is {tuple(window_size)}: all rows are attended to")
+        o: torch.Tensor = attention(query, key, value, self.ulysses_pg, self.ring_pg, causal=causal,
+                                    scale=softmax_scale)
+        return o
+
+
+def heads_first(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ulysses_group: Any, ring_group: Any,
+                dropout_p: float, is_causal: bool) -> torch.Tensor:
+    """`attention` of [b, h, s, d], with the arguments of torch's own."""
+    _without(dropout_p=dropout_p)
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    o: torch.Tensor = attention(q, k, v, ulysses_group, ring_group, causal=is_causal)
+    return o.transpose(1, 2)
+
+
+def _without(**given: Any) -> None:
+    for name, option in given.items():
+        if option is not None and (isinstance(option, torch.Tensor) or option):
+            raise UnsupportedError(f"{name} is {option}, which attention over ranks does not know")
+
+
+def grouped(ulysses: int, ring: int, ulysses_inside: bool = True) -> Tuple[Any, Any]:
+    """This rank's groups of so many ranks, of ulysses and of the ring. Collective over all ranks. Those of the one
+    inside follow one another; each of the ring has a rank of every group of ulysses, the other way round likewise."""
+    ranks = dist.get_world_size()
+    if ulysses < 1 or ring < 1 or ranks % (ulysses * ring):
+        raise ArgumentError(f"groups of {ulysses} and {ring} ranks do not divide {ranks} ranks")
+    inside, outside = (ulysses, ring) if ulysses_inside else (ring, ulysses)
+    numbers = torch.arange(ranks).view(-1, outside, inside)
+    both = [dist.new_subgroups_by_enumeration(of.reshape(-1, of.shape[2]).tolist())[0]
+            for of in (numbers, numbers.transpose(1, 2))]
+    return (both[0], both[1]) if ulysses_inside else (both[1], both[0])
