@@ -136,6 +136,28 @@ class Masked(Rows):
         return self.last(x)
 
 
+class Cross(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.kv = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 2 * WIDTH)
+
+    def forward(self, x, text):
+        q, k, v = (y.unflatten(-1, (4, -1)).transpose(1, 2) for y in (self.q(x), *self.kv(text).chunk(2, -1)))
+        return x + F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+class Folded(torch.nn.Module):
+    """Of rows (t 7) each less the mean of all t, or of the seven."""
+
+    def __init__(self, over):
+        super().__init__()
+        self.over, self.mlp = over, Mlp()
+
+    def forward(self, x):
+        x = x.unflatten(1, (-1, 7))
+        return self.mlp((x - x.mean(self.over, keepdim=True)).flatten(1, 2))
+
+
 class Lit(torch.nn.Module):
     """Some rows count less, as a mask says."""
 
@@ -151,7 +173,16 @@ def ends(*more):
     return [("blocks.0", Split("x", "b s c", "s")), *more, ("last", Gather("output", "b s o", "s"))]
 
 
-X = torch.randn(2, 11, 3)
+def to_channels(*more):
+    """Rows for channels in the first block."""
+    return [("blocks.0", (Split("x", "b s c", "s"), Switch("output", "b s c", "s", "c"))), *more]
+
+
+def folded():
+    return [("blocks.0", Split("x", "b (t 7) c", "t")), ("last", Gather("output", "b (t 7) o", "t"))]
+
+
+X, FOLDED, TEXT = torch.randn(2, 11, 3), torch.randn(2, 42, 3), torch.randn(2, 5, WIDTH)
 MASK = (torch.arange(22) % 3 > 0).float().reshape(2, 11)
 #: a model and its arguments, a plan, words of the fault, its module
 FAULTS = {
@@ -186,6 +217,21 @@ FAULTS = {
     "another dim": (Rows(Attention()), (X,), ends(("blocks.*", Attend("t"))), "the extent of 't' is not known",
                     "blocks.0"),
     "cut twice": (Rows(Mlp(), Mlp()), (X,), ends(("blocks.1", Split("x", "b s c", "s"))), "is cut here", "blocks.1"),
+    "to channels": (Rows(Mlp(), Mlp(), Mlp()), (X,), to_channels(("blocks.1", Switch("output", "b s c", "c", "s")),
+                                                                 ends()[-1]), "cuts c, which has no rows", "blocks.0"),
+    "to channels, other numbers": (Rows(Mlp(), torch.nn.Softmax(-1)), (X,), to_channels(
+        ("blocks.1", Gather("output", "b s c", "c"))), "'blocks.1' (Softmax) wants all of it", "blocks.0"),
+    "split channels": (Rows(Mlp()), (X,), [("blocks.0", (Split("x", "b s c", "c"), Gather("output", "b s c", "c")))],
+                       "Cut a dim of rows in its place", "blocks.0"),
+    "gathered twice": (Rows(Mlp(), Mlp()), (X,), ends(("blocks.1", Gather("output", "b s c", "s"))),
+                       "at 'blocks.1' has made s whole before: leave one of the two out", "last"),
+    "extent of a tensor": (Rows(Mlp()), (X,), ends(("blocks.0.up", Extent("input", "s"))), "Split is for tensors",
+                           "blocks.0.up"),
+    "text cut": (Masked(Cross()), (X, TEXT), [("blocks.0", (Split("x", "b s c", "s"), Split("text", "b l c", "l"))),
+                                              ends()[-1]], "Leave it out: every rank has all of them", "blocks.0"),
+    "text attended": (Masked(Cross()), (X, TEXT), [("blocks.0", (Split("x", "b s c", "s"), Attend("s"))), ends()[-1]],
+                      "keys are of a text that every rank has, leave it out", "blocks.0"),
+    "rows of rows": (Rows(Mlp(), Folded(1)), (FOLDED,), folded(), "mixes rows of t", "blocks.1"),
     "there and back": (Rows(Mlp(), Mlp()), (X,), ends(("blocks.1", (Gather("x", "b s c", "s"),
                                                                     Split("x", "b s c", "s")))),
                        "undo one another", "blocks.1"),
@@ -201,6 +247,7 @@ def test_planted_faults(name):
     faults = ht.lint(model, plan, *given)
     print(*faults)
     assert faults and faults[0].module == where and said in str(faults[0]), (where, [str(fault) for fault in faults])
+    assert len(faults) == 1 or name == "kept whole", [str(fault) for fault in faults]  # which sends more, too
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()) and model.training
 
 
@@ -221,6 +268,8 @@ RIGHT = {
     "extent": (Counted(Counting()), (X,), ends(("blocks.*", Extent("rows", "s")))),
     "neighbours": (Rows(Mlp(), Taps(), Mlp()), (X,), ends(("blocks.*.conv", Halo("input", "b c s", "s", 1)))),
     "sums": (Rows(Mlp(), Normed(), Mlp()), (X,), ends(("blocks.*.norm", ht.Sums("s")))),
+    "rows of rows": (Rows(Mlp(), Folded(2)), (FOLDED,), folded()),
+    "text": (Masked(Cross()), (X, TEXT), ends()),
     "numbers": (Rows(Mlp(), Numbered(), Mlp()), (X,), ends(("blocks.1", ht.Numbered("x", "b s c", "s")))),
 }
 

@@ -85,7 +85,7 @@ def group_of(group: Any) -> Any:
 
 def sizes_of(length: int, group: Any = None) -> List[int]:
     """Every rank's number. Collective, 8 bytes from each: for lengths that ranks cannot work out by themselves."""
-    if not isinstance(length, (int, numbers.Integral)) or not 0 <= length < 1 << 64:
+    if not isinstance(length, (int, numbers.Integral)) or not 0 <= int(length) < 1 << 64:
         raise ArgumentError(f"sizes_of: length is {length!r}, wanted a number from 0 on")
     length = int(length)
     if dist.get_world_size(group_of(group)) == 1:
@@ -106,7 +106,8 @@ def checked(name: str, sizes: Sequence[int], ranks: int) -> Sequence[int]:
 
 
 def _is_length(size: Any) -> bool:
-    return isinstance(size, (int, numbers.Integral, torch.SymInt)) and size >= 0
+    is_number = isinstance(size, (int, numbers.Integral, torch.SymInt))
+    return is_number and bool(size >= 0)
 
 
 class Pad(int):

@@ -9,7 +9,7 @@ import torch
 from ...errors import Error, MismatchError
 from ..attending import Attend
 from ..hooks import matching
-from ..modules import Gather, Switch, pairs_of
+from ..modules import Gather, Split, Switch, pairs_of
 from ..sums import NORMS
 from .known import Known
 from .pieces import Held
@@ -105,9 +105,9 @@ class _Cause:
         if attend:
             return (module, f"'{module}' ({kind}) gives another result with {attend[0]}, of {text} that is cut there",
                     "`over` has the dims in the order in which their rows stand in the axis, all that are cut")
-        number = self._number(chain)
-        if number:
-            return number
+        said = self._number(chain) or self._width(chain[-1]) or self._keys(module, cut)
+        if said:
+            return said
         kinds = {each for dim in cut for each in self.known.kinds(module, dim)}
         if kinds & {"table", "unknown"} and not kinds & {"mixes", "halo", "causal", "reduction"}:
             return (module, f"'{module}' ({kind}) makes rows of {text} by their number, and a rank has some of them: "
@@ -161,8 +161,9 @@ class _Cause:
                                             "All ranks have to compute the same outside of the steps")
         if isinstance(error, Error):
             return self._unlearned(chain, str(error)) or self._apart(chain, "") or self._misread_before(
-                len(self.seen)) or (module, str(error).replace("parallelize: ", "", 1), self._step_mend(module))
-        said = self._apart(chain, module) or self._number(chain)
+                len(self.seen)) or (module, str(error).replace("parallelize: ", "", 1),
+                                    self._step_mend(module, str(error)))
+        said = self._apart(chain, module) or self._number(chain) or self._width(chain[-1])
         if said:
             return said
         return self._code(module)
@@ -206,7 +207,47 @@ class _Cause:
         return (chain[-1][0], text, f"Sizes('{place}', ...) at '', with names of the dims that steps cannot tell "
                                     "apart: it learns their extents before they are folded")
 
-    def _step_mend(self, module: str) -> str:
+    def _width(self, last: Tuple[str, Optional[Seen]]) -> Optional[Said]:
+        """A step cuts what has no rows, channels say, of which a module behind wants all."""
+        name, given = last
+        for dim in sorted({dim for x in (given.held if given else []) if x.cut for dim in x.cut}):
+            made = self._made(dim, False)
+            if made and not self.known.has_rows(dim) and not re.search(rf"\([^)]*\b{dim}\b", made[1].dims):
+                return (made[0], f"{made[1]} at '{made[0]}' cuts {dim}, which has no rows: '{name}' "
+                                 f"({self.types.get(name, self.called)}) wants all of it",
+                        "Cut a dim of rows in its place, or leave the step out")
+        return None
+
+    def _keys(self, module: str, cut: List[str]) -> Optional[Said]:
+        """A step cuts a text, of which attention in the module sees all keys."""
+        for dim in cut:
+            made = self._made(dim, False)
+            if made and self.known.is_of_keys(module, dim):
+                return (made[0], f"{made[1]} at '{made[0]}' cuts {dim}, which are keys of attention in '{module}' and "
+                                 "no rows of it: a rank attends to its own alone",
+                        "Leave it out: every rank has all of them")
+        return None
+
+    def _made(self, dim: str, is_whole: bool) -> Optional[Tuple[str, Any]]:
+        """The last step that has made a dim whole, or cut it, and where."""
+        for seen in reversed(self.seen):
+            for step in self.steps.get(seen.module, []):
+                does = isinstance(step, Gather if is_whole else Split) and step.over == dim or isinstance(
+                    step, Switch) and dim == (step.from_ if is_whole else step.to)
+                if does and seen.side == ("left" if step.what.split(".")[0] == "output" else "given"):
+                    return seen.module, step
+        return None
+
+    def _step_mend(self, module: str, error: str) -> str:
+        otherwise = re.search(r"(\w+) is (whole|cut) here", error)
+        made = self._made(otherwise[1], otherwise[2] == "whole") if otherwise else None
+        if otherwise and made:
+            return f"{made[1]} at '{made[0]}' has made {otherwise[1]} {otherwise[2]} before: leave one of the two out"
+        if "Attend(" in error and "this rank has" in error:
+            return ("Attend is for queries and keys of the same rows: where keys are of a text that every rank has, "
+                    "leave it out")
+        if "is a Tensor, wanted a number" in error:
+            return "Split is for tensors; Extent and Count are for arguments that are numbers"
         return (f"What comes into '{module}' is not as its steps say: a Split, Switch or Gather before it is missing, "
                 "or of another dim")
 

@@ -92,9 +92,17 @@ class Known:
     def _findings(self, module: str, dim: str) -> List[Finding]:
         if self.found is None or self._fused is None or module not in self.found.modules:
             return []
-        dims = self.found.modules[module].dims
-        return [dims[part] for name, mine in self._names(module).items() if mine == dim
+        dims, names = self.found.modules[module].dims, self._names(module)
+        if dim not in names.values():  # rows of rows: of a dim that holds them
+            extents, size = self._fused.extents(self.found.modules[module].extents), self.sizes.get(dim, 0)
+            names = {name: dim for name in names if 1 < size < extents[name] and extents[name] % size == 0}
+        return [dims[part] for name, mine in names.items() if mine == dim
                 for part in self._fused.parts[name] if part in dims]
+
+    def has_rows(self, dim: str) -> bool:
+        """False: all dims of rows are known, and this is none of them."""
+        return self.found is None or self._fused is None or any(
+            dim in self._names(module).values() for module in self.found.modules)
 
     def free(self, module: str) -> List[str]:
         """Dims that a switch may cut there."""
@@ -104,13 +112,18 @@ class Known:
         return [mine for name, mine in self._names(module).items()
                 if name != "b" and all(part in free for part in self._fused.parts[name])]
 
+    def is_of_keys(self, module: str, dim: str) -> bool:
+        """Are rows of the dim keys of torch's attention in it, and no queries?"""
+        return any(each.keys == self.sizes.get(dim) != each.rows for each in (self.found.flow.attentions if self.found
+                   else ()) if each.module == module or module.startswith(f"{each.module}."))
+
     def attention(self, module: str, dims: Set[str], cuts: Set[str]) -> Optional[Tuple[Attention, List[str]]]:
         """That of torch in it whose rows are of one of these dims, or of one and another that is cut; and of which."""
         for each in self.found.flow.attentions if self.found else ():
             if each.module != module and not module.startswith(f"{each.module}."):
                 continue
             for name in sorted(dims):
-                if each.rows == self.sizes.get(name):
+                if each.rows == each.keys == self.sizes.get(name):
                     return each, [name]
             pairs = [[a, b] for a in cuts & set(self.sizes) for b in cuts & set(self.sizes) if a < b and {a, b} & dims
                      and self.sizes[a] + self.sizes[b] == each.rows == each.keys]

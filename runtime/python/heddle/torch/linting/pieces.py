@@ -37,10 +37,7 @@ def held(ranks: Ranks, place: str, mine: torch.Tensor, whole: Optional[torch.Ten
 def mended(ranks: Ranks, mine: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
     """A tensor with other numbers than it should have, with those: what comes behind it is judged by itself. Its
     gradient goes on as it was."""
-    block = whole
-    for axis, n in enumerate(mine.shape):
-        if n != block.shape[axis]:
-            block = next(_blocks_of_axis(ranks, block, axis, n))[1]
+    block = min(_blocks(ranks, mine, whole), key=lambda x: _apart(mine, x))
     return mine + (block - mine).detach() if mine.requires_grad else block.clone()
 
 
@@ -59,6 +56,20 @@ def _block(ranks: Ranks, mine: torch.Tensor, whole: torch.Tensor) -> Optional[Fr
                     return names | others
             return None
     return frozenset() if far(mine, whole) <= within(whole) else None
+
+
+def _apart(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a.detach().double() - b.double()).abs().sum())
+
+
+def _blocks(ranks: Ranks, mine: torch.Tensor, whole: torch.Tensor) -> Iterator[torch.Tensor]:
+    """All of the shape, of which the one that is meant is the nearest."""
+    axis = next((axis for axis, (n, m) in enumerate(zip(mine.shape, whole.shape)) if n != m), None)
+    if axis is None:
+        yield whole
+        return
+    for _, block in _blocks_of_axis(ranks, whole, axis, mine.shape[axis]):
+        yield from _blocks(ranks, mine, block)
 
 
 def _blocks_of_axis(ranks: Ranks, whole: torch.Tensor, axis: int,
