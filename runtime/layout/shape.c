@@ -24,10 +24,16 @@ const char *heddle_dtype_name(heddle_dtype dtype)
     return (unsigned)dtype < HEDDLE_DTYPE_COUNT ? dtypes[dtype].text : "unknown";
 }
 
+/* Shapes are checked for every rank of a mesh, and most names differ in their first letter. */
+static int is_named(const char *own, const char *name)
+{
+    return own[0] == name[0] && strcmp(own, name) == 0;
+}
+
 int heddle_dim_index(const heddle_shape *shape, const char *name)
 {
     for (int d = 0; shape != NULL && name != NULL && d < shape->ndim; d++) {
-        if (strcmp(shape->dim[d].name, name) == 0) {
+        if (is_named(shape->dim[d].name, name)) {
             return d;
         }
     }
@@ -37,7 +43,7 @@ int heddle_dim_index(const heddle_shape *shape, const char *name)
 int heddle_axis_index(const heddle_mesh *mesh, const char *name)
 {
     for (int a = 0; mesh != NULL && name != NULL && a < mesh->naxes; a++) {
-        if (strcmp(mesh->axis[a].name, name) == 0) {
+        if (is_named(mesh->axis[a].name, name)) {
             return a;
         }
     }
@@ -102,7 +108,7 @@ heddle_status heddle_shape_check(const heddle_shape *shape)
             return hd_fail(HEDDLE_ERR_LAYOUT, "dim %d has no valid name: [a-z][a-z0-9_]*, at most %d characters", d,
                            HEDDLE_NAME_BYTES - 1);
         }
-        if (strcmp(dim->name, "sum") == 0) {
+        if (is_named(dim->name, "sum")) {
             return hd_fail(HEDDLE_ERR_LAYOUT, "dim %d is named 'sum', which is reserved for partial sums", d);
         }
         int first = heddle_dim_index(shape, dim->name);

@@ -37,6 +37,7 @@ static hd_phase *add_phase(hd_problem *problem, hd_phase_kind kind, const heddle
     phase->to = *to;
     phase->from_order = line->from_order;
     phase->to_order = kind == HD_PHASE_BOXES ? line->to_order : line->from_order;
+    phase->flat_axes = 0;
     return phase;
 }
 
@@ -102,8 +103,8 @@ heddle_status hd_problem_make(hd_problem *out, const heddle_reshard_line *line)
     if (st != HEDDLE_OK) {
         return st;
     }
-    memset(out, 0, sizeof *out);
     out->line = *line;
+    out->nphases = 0; /* phases behind them are not looked at: much to clear for every rank of a mesh */
     unsigned axes = reduced_axes(line);
     heddle_layout summed = line->from;
     for (int a = 0; a < line->mesh.naxes; a++) {
