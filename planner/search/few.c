@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { NARROW_STATES = 32 };
+enum { NARROW_STATES = 32, REFINEMENTS = 32, REFINED_RANKS = 128 };
 /* What the first bound is above the floor, how much the next is, and the last. */
 static const double SLACK = 1.0 / 256, SLACK_GROWS = 2, SLACK_MAX = 1;
 
@@ -20,6 +20,8 @@ typedef struct admitted {
     int *count;
 } admitted;
 
+__thread double dbg_floor;
+__thread int dbg_walks, dbg_keep;
 static void forget(admitted *all, const hd_search *s)
 {
     for (int i = 0; all->state != NULL && i < s->nrows; i++) {
@@ -89,60 +91,166 @@ static heddle_status drop_hopeless(hd_walk *walk, hd_search *s, const admitted *
     return st;
 }
 
-/* The bound grows from the floor, up to what a walk was found at, or to the bound that is given. */
-static heddle_status grow(hd_walk *out, int *is_done, hd_near *near, const admitted *all, hd_walk_kind kind,
-                          const hd_cost *bound, double floor)
+void hd_search_drop_through(int *is_empty, hd_search *s, const double *through, double bound)
+{
+    *is_empty = 0;
+    for (int i = 0; i < s->nrows; i++, through += s->nstates) {
+        hd_row *row = &s->row[i];
+        int nadmitted = 0;
+        for (int k = 0; k < row->nadmitted; k++) {
+            const int state = row->admitted[k];
+            row->admitted[nadmitted] = (int16_t)state;
+            nadmitted += through[state] <= bound;
+        }
+        row->nadmitted = nadmitted;
+        *is_empty |= nadmitted == 0;
+    }
+}
+
+/* --- the best walk by what edges cost at least -------------------------------------------------------------------- */
+
+/* Prices the edges of a walk; *more: what they cost above what was known; *fits: none needs more than there is. */
+static heddle_status price_walk(int64_t *more, int *fits, hd_search *s, const hd_walk *walk)
 {
     heddle_status st = HEDDLE_OK;
-    hd_search *s = near->s;
-    const hd_cost *found = kind == HD_WALK_TWO ? &out->second : &out->cost;
-    double most = bound != NULL ? (double)bound->part[0] : INFINITY;
-    for (double slack = SLACK; !*is_done && slack <= SLACK_MAX; slack *= SLACK_GROWS) {
-        const double limit = floor * (1 + slack) < most ? floor * (1 + slack) : most;
-        out->cost = out->second = hd_cost_none;
-        int is_empty = 0;
-        HD_TRY(hd_near_drop(&is_empty, near, limit));
-        HD_TRY(is_empty ? HEDDLE_OK : hd_search_walk(out, s, kind));
-        most = (double)found->part[0] < most ? (double)found->part[0] : most;
-        *is_done = limit >= most;
-        restore(s, all);
+    const hd_priced *edge = NULL;
+    int64_t least = 0;
+    *more = 0;
+    *fits = 1;
+    for (int i = 1; i < s->nsteps; i++) {
+        int from = walk->state[i - 1], to = walk->state[i];
+        if (from != to) {
+            HD_TRY(hd_search_edge_least(&least, s, i, from, to));
+            HD_TRY(hd_search_edge_price(&edge, s, i, from, to));
+            *more = hd_add_saturated(*more, edge->cost.part[0] - least);
+            *fits = *fits && edge->need <= s->cap;
+        }
     }
 out:
+    return st;
+}
+
+/* The best walk by what edges cost at least is no dearer than the best one. Where it is below the bound, its own edges
+ * are priced, and it may be another one; that is worth it where a price takes long, on many ranks. */
+heddle_status hd_search_hope(int *is_hopeless, int64_t *found, hd_walk *room, hd_search *s, const hd_cost *bound)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_cost floor = hd_search_floor(s);
+    const int rounds = 1 + heddle_mesh_size(&s->mesh) / REFINED_RANKS;
+    int64_t more = s->least != NULL;
+    int fits = 0;
+    for (int i = 0; i < rounds && i < REFINEMENTS && more > 0 && hd_cost_compare(&floor, bound) < 0; i++) {
+        HD_TRY(hd_search_walk(room, s, HD_WALK_FLOOR));
+        floor = room->cost;
+        if (hd_cost_compare(&floor, bound) < 0) {
+            HD_TRY(price_walk(&more, &fits, s, room));
+            const int64_t whole = hd_add_saturated(floor.part[0], more);
+            *found = fits && whole < *found ? whole : *found;
+        }
+    }
+    *is_hopeless = hd_cost_compare(&floor, bound) >= 0;
+out:
+    return st;
+}
+
+/* --- through few states ------------------------------------------------------------------------------------------- */
+
+/* What a search through few states goes by. */
+typedef struct few {
+    hd_search *s;
+    hd_near near;
+    admitted all;
+    double floor, *through; /* of all walks, and of those through each state; NULL: not known */
+    double most;            /* what the walk that is looked for must not be above */
+} few;
+
+/* *is_empty: no walk is at or below the limit. */
+static heddle_status keep_few(int *is_empty, few *f, double limit)
+{
+    hd_search_drop_through(is_empty, f->s, f->through, limit);
+    return *is_empty ? HEDDLE_OK : hd_near_tell_admitted(&f->near);
+}
+
+/* Is there no walk below the bound? Where some were priced, the best of them is the most that is looked at. */
+static heddle_status look_below(int *is_hopeless, hd_walk *room, few *f, const hd_cost *bound)
+{
+    heddle_status st = HEDDLE_OK;
+    int64_t found = bound->part[0];
+    HD_TRY(keep_few(is_hopeless, f, f->most));
+    HD_TRY(*is_hopeless ? HEDDLE_OK : hd_search_hope(is_hopeless, &found, room, f->s, bound));
+    f->most = (double)found;
+    room->cost = room->second = hd_cost_none;
+    restore(f->s, &f->all);
+out:
+    return st;
+}
+
+/* The limit grows from the floor, up to what a walk was found at, or to the bound that is given. */
+static heddle_status grow(hd_walk *out, int *is_done, few *f, hd_walk_kind kind)
+{
+    heddle_status st = HEDDLE_OK;
+    const hd_cost *found = kind == HD_WALK_TWO ? &out->second : &out->cost;
+    for (double slack = SLACK; !*is_done && slack <= SLACK_MAX; slack *= SLACK_GROWS) {
+        const double limit = f->floor * (1 + slack) < f->most ? f->floor * (1 + slack) : f->most;
+        out->cost = out->second = hd_cost_none;
+        int is_empty = 0;
+        HD_TRY(keep_few(&is_empty, f, limit));
+        HD_TRY(is_empty ? HEDDLE_OK : hd_search_walk(out, f->s, kind));
+        f->most = (double)found->part[0] < f->most ? (double)found->part[0] : f->most;
+        *is_done = limit >= f->most;
+        restore(f->s, &f->all);
+    }
+out:
+    return st;
+}
+
+/* *through, NULL: not known. */
+static heddle_status find_through(double **through, hd_near *near)
+{
+    heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
+    const hd_search *s = near->s;
+    HD_TRY(hd_alloc(&memory, (size_t)s->nrows * (size_t)s->nstates, sizeof **through, "costs"));
+    if (hd_near_through(memory, near)) {
+        *through = memory;
+        memory = NULL;
+    }
+out:
+    hd_free(memory);
     return st;
 }
 
 heddle_status hd_search_walk_few(hd_walk *out, int *is_done, hd_search *s, hd_walk_kind kind, const hd_cost *bound)
 {
     heddle_status st = HEDDLE_OK;
-    hd_near near = {0};
-    admitted all = {NULL, NULL};
-    const double most = bound != NULL ? (double)bound->part[0] : INFINITY;
-    double floor = 0;
+    few f = {.s = s, .most = bound != NULL ? (double)bound->part[0] : INFINITY};
     *is_done = 0;
     if (!s->aim.is_time) {
         return HEDDLE_OK;
     }
-    HD_TRY(remember(&all, s));
+    HD_TRY(remember(&f.all, s));
     if (hd_near_applies(s)) {
-        HD_TRY(hd_near_open(&near, s, 0));
-        HD_TRY(hd_near_floor(&floor, &near, most + 1));
-        floor = floor <= most && !hd_near_walk(&near) ? 0 : floor;
+        HD_TRY(hd_near_open(&f.near, s, 0));
+        HD_TRY(hd_near_floor(&f.floor, &f.near, f.most + 1));
+        HD_TRY(f.floor > 0 && f.floor <= f.most ? find_through(&f.through, &f.near) : HEDDLE_OK);
     }
-    if (floor > most) {
+    if (f.floor > f.most) {
         out->cost = out->second = hd_cost_none;
         *is_done = 1;
-    } else if (floor > 0) {
-        st = grow(out, is_done, &near, &all, kind, bound, floor);
+    } else if (f.through != NULL) {
+        HD_TRY(bound != NULL ? look_below(is_done, out, &f, bound) : HEDDLE_OK);
+        st = grow(out, is_done, &f, kind);
     } else if (bound == NULL && s->nstates > 2 * NARROW_STATES) {
-        st = drop_hopeless(out, s, &all);
+        st = drop_hopeless(out, s, &f.all);
     }
 out:
-    hd_near_close(&near);
-    forget(&all, s);
+    hd_near_close(&f.near);
+    hd_free(f.through);
+    forget(&f.all, s);
     return st;
 }
 
-heddle_status hd_search_near_floor(int64_t *out, hd_search *s, int64_t bound)
+heddle_status hd_search_near_floor(int64_t *out, double **through, hd_search *s, int64_t bound)
 {
     heddle_status st = HEDDLE_OK;
     hd_near near = {0};
@@ -154,6 +262,7 @@ heddle_status hd_search_near_floor(int64_t *out, hd_search *s, int64_t bound)
     if (!is_empty && hd_near_applies(s)) {
         HD_TRY(hd_near_open(&near, s, hd_near_is_rough(s)));
         HD_TRY(hd_near_floor(&floor, &near, (double)bound));
+        HD_TRY(floor > 0 && floor < (double)bound ? find_through(through, &near) : HEDDLE_OK);
     }
 out:
     *out = is_empty ? INT64_MAX : (int64_t)floor;

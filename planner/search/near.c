@@ -163,24 +163,45 @@ out:
     return st;
 }
 
-/* --- what is dropped ---------------------------------------------------------------------------------------------- */
+/* --- walks through a state ---------------------------------------------------------------------------------------- */
 
-static void mark(hd_near *w, int repetition, double bound)
+static void pass_through(hd_near *w, int repetition)
 {
     const hd_search *s = w->s;
     for (int k = 0; k < s->m->nstages; k++) {
         double more_to = 0, more_from = 0;
-        int row = s->row_of[repetition * s->m->nstages + k];
+        double *least = w->through + (size_t)s->row_of[repetition * s->m->nstages + k] * (size_t)w->n;
         const double *to = walked_at(&more_to, w, &w->to, repetition, k);
         const double *from = walked_at(&more_from, w, &w->from, s->m->repeat - 1 - repetition, k);
         for (int i = 0; i < w->n; i++) {
-            w->kept[row * w->n + i] |= (char)(to[i] + more_to + from[i] + more_from <= bound);
+            const double sum = to[i] + more_to + from[i] + more_from;
+            least[i] = sum < least[i] ? sum : least[i];
         }
     }
 }
 
-/* Edges between states that are admitted: of them the search wants to know all that there is. */
-static heddle_status tell_admitted(hd_near *w)
+/* Between those repetitions that were walked what is known grows towards one end, from common cycle to cycle. */
+static void pass_all(double *through, hd_near *w)
+{
+    const hd_search *s = w->s;
+    const int common = w->to.cycle * w->from.cycle;
+    for (size_t i = 0; i < (size_t)s->nrows * (size_t)w->n; i++) {
+        w->through[i] = INFINITY;
+    }
+    for (int r = 0; r < s->m->repeat; r++) {
+        if (r < w->to.done + common || r >= s->m->repeat - w->from.done - common) {
+            pass_through(w, r);
+        }
+    }
+    for (int i = 0; i < s->nrows; i++) {
+        for (int k = 0; k < s->nstates; k++) {
+            const int at = w->index[k];
+            through[i * s->nstates + k] = at >= 0 ? w->through[i * w->n + at] : INFINITY;
+        }
+    }
+}
+
+heddle_status hd_near_tell_admitted(hd_near *w)
 {
     heddle_status st = HEDDLE_OK;
     const hd_search *s = w->s;
@@ -197,31 +218,6 @@ out:
     return st;
 }
 
-/* Between those repetitions that were walked what is known grows towards one end, from common cycle to cycle. */
-heddle_status hd_near_drop(int *is_empty, hd_near *w, double bound)
-{
-    hd_search *s = w->s;
-    const int common = w->to.cycle * w->from.cycle;
-    *is_empty = 0;
-    memset(w->kept, 0, (size_t)s->nrows * (size_t)w->n);
-    for (int r = 0; r < s->m->repeat; r++) {
-        if (r < w->to.done + common || r >= s->m->repeat - w->from.done - common) {
-            mark(w, r, bound);
-        }
-    }
-    for (int i = 0; i < s->nrows; i++) {
-        hd_row *row = &s->row[i];
-        int nadmitted = 0;
-        for (int k = 0; k < row->nadmitted; k++) {
-            row->admitted[nadmitted] = row->admitted[k];
-            nadmitted += w->kept[i * w->n + w->index[row->admitted[k]]] != 0;
-        }
-        row->nadmitted = nadmitted;
-        *is_empty |= nadmitted == 0;
-    }
-    return *is_empty || w->idle_dim >= 0 ? HEDDLE_OK : tell_admitted(w);
-}
-
 int hd_near_applies(const hd_search *s)
 {
     const double edges = (double)s->nwidths * s->nlayouts * s->nlayouts;
@@ -229,7 +225,7 @@ int hd_near_applies(const hd_search *s)
     for (int i = 0; i < s->nforces; i++) {
         is_steady = is_steady && s->force[i].repetition < 0;
     }
-    return s->aim.is_time && s->least != NULL && hd_pricer_nests(&s->pricer) && s->nstates > FEW && edges < EDGES_MAX &&
+    return s->aim.is_time && s->is_monotone && hd_pricer_nests(&s->pricer) && s->nstates > FEW && edges < EDGES_MAX &&
            (is_steady || s->m->repeat <= HD_NEAR_REPETITIONS);
 }
 
@@ -257,7 +253,7 @@ out:
     return st;
 }
 
-int hd_near_walk(hd_near *w)
+int hd_near_through(double *through, hd_near *w)
 {
     hd_near_walks *to = &w->to;
     const int repeat = w->s->m->repeat, last = w->s->m->nstages - 1;
@@ -266,6 +262,9 @@ int hd_near_walk(hd_near *w)
         walk_on(w, to);
         to->done++;
         is_known = find_cycle(&is_steady, w, to, last) || to->done == repeat;
+    }
+    if (is_known) {
+        pass_all(through, w);
     }
     return is_known;
 }

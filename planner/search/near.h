@@ -64,7 +64,7 @@ typedef struct hd_near {
     char *is_refined;  /* [n] edges from it are looked at in full */
     double *behind;    /* [n] */
     hd_near_walks to, from;
-    char *kept; /* [nrows][n] states that stay */
+    double *through; /* [nrows][n] what no walk through a class of a row is below */
 } hd_near;
 
 /* Seconds come first, and every set of ranks is a box of the mesh. */
@@ -96,9 +96,9 @@ void hd_near_go_on(double *here, const double *before, const hd_near *near, int 
 heddle_status hd_near_go_back(double *here, hd_near *near, int stage, const double *own, int in_full);
 /* near.c: what no walk is below, 0: not known; looked for as far as it may be below the bound. */
 heddle_status hd_near_floor(double *floor, hd_near *near, double bound);
-/* Where it is, walks from the first stage, too, so that hd_near_drop may follow; 0: not known. */
-int hd_near_walk(hd_near *near);
-/* Of all rows the states go that no walk at or below the bound goes through; *is_empty: some row has none left. */
-heddle_status hd_near_drop(int *is_empty, hd_near *near, double bound);
+/* Where it is, through[nrows][nstates]: what no walk through a state of a row is below; 0: not known. */
+int hd_near_through(double *through, hd_near *near);
+/* Edges between states that are admitted: of them the search knows all that there is. */
+heddle_status hd_near_tell_admitted(hd_near *near);
 
 #endif

@@ -226,8 +226,8 @@ static heddle_status room(hd_near *w)
     w->to.cost = memory;
     HD_TRY(hd_alloc(&memory, repetitions * steps, sizeof(double), "costs"));
     w->from.cost = memory;
-    HD_TRY(hd_alloc(&memory, (size_t)w->s->nrows * n, 1, "layouts"));
-    w->kept = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)w->s->nrows * n, sizeof(double), "costs"));
+    w->through = memory;
 out:
     return st;
 }
@@ -329,5 +329,5 @@ out:
 void hd_near_close(hd_near *w)
 {
     HD_FREE_ALL(w->index, w->out, w->into, w->whole, w->cuts, w->part, w->change, w->wanted, w->own, w->step, w->covers,
-                w->lacks, w->edge, w->is_refined, w->behind, w->to.cost, w->from.cost, w->kept);
+                w->lacks, w->edge, w->is_refined, w->behind, w->to.cost, w->from.cost, w->through);
 }

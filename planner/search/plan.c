@@ -6,7 +6,7 @@
 #include <string.h>
 
 static const double STEPS_MAX = 4e9;
-enum { DEFAULT_SLACK_PERCENT = 25, REFINEMENTS = 32, REFINED_RANKS = 128 };
+enum { DEFAULT_SLACK_PERCENT = 25 };
 
 void heddle_plan_options_init(heddle_plan_options *options)
 {
@@ -184,54 +184,18 @@ out:
     return st;
 }
 
-/* Prices the edges of a walk, of which little more than a least cost may be known; *more: one was dearer than that. */
-static heddle_status price_walk(int *more, hd_search *s, const hd_walk *walk)
-{
-    heddle_status st = HEDDLE_OK;
-    const hd_priced *edge = NULL;
-    int64_t least = 0;
-    *more = 0;
-    for (int i = 1; i < s->nsteps; i++) {
-        int from = walk->state[i - 1], to = walk->state[i];
-        if (from != to) {
-            HD_TRY(hd_search_edge_least(&least, s, i, from, to));
-            HD_TRY(hd_search_edge_price(&edge, s, i, from, to));
-            *more = *more || edge->cost.part[0] > least;
-        }
-    }
-out:
-    return st;
-}
-
-/* Is every walk at least as dear as `bound`? The best one by what edges cost at least is no dearer than the best one.
- * Where it is below the bound, its own edges are priced, and it may be another one; that is worth it where a price
- * takes long, on many ranks. */
-static heddle_status look_for_hope(int *is_hopeless, hd_walk *room, hd_search *s, const hd_cost *bound)
-{
-    heddle_status st = HEDDLE_OK;
-    hd_cost floor = hd_search_floor(s);
-    int more = s->least != NULL, rounds = 1 + heddle_mesh_size(&s->mesh) / REFINED_RANKS;
-    for (int i = 0; i < rounds && i < REFINEMENTS && more && hd_cost_compare(&floor, bound) < 0; i++) {
-        HD_TRY(i > 0 ? price_walk(&more, s, room) : HEDDLE_OK);
-        HD_TRY(more ? hd_search_walk(room, s, HD_WALK_FLOOR) : HEDDLE_OK);
-        floor = room->cost;
-    }
-    *is_hopeless = hd_cost_compare(&floor, bound) >= 0;
-out:
-    return st;
-}
-
 static heddle_status walk_any(hd_walk *out, int *is_hopeless, hd_search *s, const hd_cost *bound)
 {
     heddle_status st = HEDDLE_OK;
     const hd_walk_kind kind = bound != NULL ? HD_WALK_BEST : HD_WALK_TWO;
     int is_done = 0;
+    int64_t found = INT64_MAX;
     HD_TRY(adds_up(s) ? HEDDLE_OK : hd_search_walk_few(out, &is_done, s, kind, bound));
     if (is_done) {
         *is_hopeless = hd_cost_compare(&out->cost, &hd_cost_none) == 0;
         goto out;
     }
-    HD_TRY(bound != NULL ? look_for_hope(is_hopeless, out, s, bound) : HEDDLE_OK);
+    HD_TRY(bound != NULL ? hd_search_hope(is_hopeless, &found, out, s, bound) : HEDDLE_OK);
     if (!*is_hopeless) {
         HD_TRY(check_effort(s));
         st = adds_up(s) ? walk_under_cap(out, s) : hd_search_walk(out, s, kind);
@@ -250,6 +214,7 @@ heddle_status hd_search_run(hd_walk *out, int *found, hd_search *s, const hd_cos
     int is_hopeless = 0;
     *out = (hd_walk){.cost = hd_cost_none, .second = hd_cost_none};
     *found = 0;
+    HD_TRY(hd_search_edges(s));
     HD_TRY(s->aim.objective == HD_OBJECTIVE_MEMORY ? take_least_memory(s) : HEDDLE_OK);
     HD_TRY(hd_alloc(&memory, (size_t)s->nsteps, sizeof *out->state, "a walk"));
     out->state = memory;

@@ -161,11 +161,20 @@ heddle_status hd_search_widths(hd_search *s)
         }
         s->width_of[k] = same < k ? s->width_of[same] : s->nwidths++;
     }
-    size_t layouts = (size_t)s->nlayouts;
-    HD_TRY(hd_alloc(&memory, (size_t)s->nwidths * layouts * layouts, sizeof *s->edge, "edges"));
+    s->is_monotone = s->pricer.machine == NULL || hd_machine_is_monotone(s->pricer.machine);
+out:
+    return st;
+}
+
+heddle_status hd_search_edges(hd_search *s)
+{
+    heddle_status st = HEDDLE_OK;
+    void *memory = NULL;
+    const size_t edges = (size_t)s->nwidths * (size_t)s->nlayouts * (size_t)s->nlayouts;
+    HD_TRY(hd_alloc(&memory, edges, sizeof *s->edge, "edges"));
     s->edge = memory;
-    if (s->pricer.machine == NULL || hd_machine_is_monotone(s->pricer.machine)) {
-        HD_TRY(hd_alloc(&memory, (size_t)s->nwidths * layouts * layouts, sizeof *s->least, "edges"));
+    if (s->is_monotone) {
+        HD_TRY(hd_alloc(&memory, edges, sizeof *s->least, "edges"));
         s->least = memory;
     }
 out:
@@ -255,13 +264,17 @@ out:
     return st;
 }
 
-/* Of a few ranks; one less, for the last digit of a product of powers. */
+/* Of a few ranks; one less, for the last digit of a product of powers. Where hosts cut across the axes it is the price,
+ * for a few ranks take as long there as all. */
 heddle_status hd_search_edge_least(int64_t *out, hd_search *s, int step, int from, int to)
 {
     heddle_status st = HEDDLE_OK;
     int64_t *known = s->least != NULL ? &s->least[edge_at(s, step, from, to)] : NULL;
+    const hd_priced *edge = NULL;
     *out = 0;
-    if (known != NULL && *known == 0) {
+    if (known != NULL && *known == 0 && !hd_pricer_nests(&s->pricer)) {
+        HD_TRY(hd_search_edge_price(&edge, s, step, from, to));
+    } else if (known != NULL && *known == 0) {
         hd_price price;
         hd_pricer few = s->pricer;
         const hd_extras extras = {0, 0, 0};

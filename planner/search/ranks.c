@@ -24,7 +24,8 @@ typedef struct candidate {
     heddle_mesh mesh;
     int index; /* in the order in which meshes are preferred where they cost the same */
     int is_looked_at, is_tried;
-    int64_t floor; /* the first part of no plan's cost is below it */
+    int64_t floor;   /* the first part of no plan's cost is below it */
+    double *through; /* [rows][states] nor that of a walk through a state; NULL: not known */
 } candidate;
 
 typedef struct found_mesh {
@@ -139,7 +140,7 @@ static heddle_status try_mesh(best_mesh *b, hd_search *s, candidate *c)
 {
     heddle_status st = HEDDLE_OK;
     hd_walk walk = {0};
-    int found = 0;
+    int found = 0, is_empty = 0;
     const found_mesh before = best_so_far(b);
     const int ranks = heddle_mesh_size(&c->mesh);
     const int by_memory = s->aim.objective == HD_OBJECTIVE_MEMORY;
@@ -148,8 +149,11 @@ static heddle_status try_mesh(best_mesh *b, hd_search *s, candidate *c)
     c->is_tried = 1;
     if (is_bound && s->cap == INT64_MAX) {
         hd_search_drop_dear(s, &bound, 0);
+        if (c->through != NULL) {
+            hd_search_drop_through(&is_empty, s, c->through, (double)bound.part[0]);
+        }
     }
-    HD_TRY(hd_search_run(&walk, &found, s, is_bound ? &bound : NULL));
+    HD_TRY(is_empty ? HEDDLE_OK : hd_search_run(&walk, &found, s, is_bound ? &bound : NULL));
     const found_mesh own = {found, c->index, c->mesh, scaled(s, &walk.cost, ranks),
                             by_memory ? hd_add_saturated(s->cap, s->resident) : 0};
     pthread_mutex_lock(&b->lock);
@@ -191,7 +195,7 @@ static heddle_status look_at(best_mesh *b, candidate *c, hd_prices *prices)
         if (best.found && s.cap == INT64_MAX) {
             hd_search_drop_dear(&s, &bound, 1);
         }
-        HD_TRY(hd_search_near_floor(&near.part[0], &s, hd_add_saturated(bound.part[0], 1)));
+        HD_TRY(hd_search_near_floor(&near.part[0], &c->through, &s, hd_add_saturated(bound.part[0], 1)));
         is_known = near.part[0] > 0;
         near = scaled(&s, &near, ranks);
         c->floor = near.part[0] > c->floor ? near.part[0] : c->floor;
@@ -268,18 +272,22 @@ static void sort(best_mesh *b, int (*order)(const void *a, const void *b))
     }
 }
 
-static void free_prices(best_mesh *b)
+/* What is of the candidates alone. */
+static void forget_candidates(best_mesh *b)
 {
     for (int i = 0; i < b->nseats; i++) {
         hd_prices_free(&b->prices[i]);
     }
+    for (int i = 0; i < b->ncandidates; i++) {
+        hd_free(b->candidate[i].through);
+    }
+    b->ncandidates = 0;
 }
 
 static heddle_status try_ranks(best_mesh *b, const heddle_machine_info *machine, int ranks)
 {
     heddle_status st = HEDDLE_OK;
-    free_prices(b);
-    b->ncandidates = 0;
+    forget_candidates(b);
     b->least = INT64_MAX;
     for (int naxes = 1; st == HEDDLE_OK && naxes <= HEDDLE_MAX_AXES; naxes++) {
         heddle_mesh mesh = {.naxes = naxes};
@@ -372,10 +380,10 @@ heddle_status heddle_plan_ranks(heddle_schedule **out, const heddle_model *model
         st = hd_sentence_say(&b.why, b.refused);
         goto out;
     }
-    free_prices(&b);
+    forget_candidates(&b);
     st = write_best(out, &b);
 out:
-    free_prices(&b);
+    forget_candidates(&b);
     hd_free(b.candidate);
     return st;
 }

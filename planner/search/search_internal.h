@@ -129,6 +129,7 @@ typedef struct hd_search {
     hd_prices *prices;
     int nwidths, *width_of; /* [period] of how many kinds the channels before a stage are, and of which */
     int *edge;              /* [nwidths][nlayouts][nlayouts] index in prices + 1; 0: not known yet */
+    int is_monotone;        /* more bytes never take less: few ranks bound an edge */
     int64_t *least;         /* the same size: what hd_search_edge_least found + 1; NULL: nothing is below a price */
 } hd_search;
 
@@ -165,7 +166,8 @@ void hd_row_free(hd_row *row);
 
 /* prices.c */
 int hd_search_mixes(const hd_method_stage *mixes, int dim);
-heddle_status hd_search_widths(hd_search *search); /* makes the table of edges: layouts are known */
+heddle_status hd_search_widths(hd_search *search);
+heddle_status hd_search_edges(hd_search *search); /* makes the tables of edges, once: layouts are known */
 heddle_status hd_search_stage_price(hd_priced *out, hd_search *search, int stage, int state, const hd_method *method);
 /* The edge into a step; that behind the last stage is another one. */
 heddle_status hd_search_edge_price(const hd_priced **out, hd_search *search, int step, int from, int to);
@@ -191,6 +193,8 @@ heddle_status hd_search_labels(hd_walk *out, hd_search *search);
  * below it need not be found. */
 heddle_status hd_search_walk_few(hd_walk *out, int *is_done, hd_search *search, hd_walk_kind kind,
                                  const hd_cost *bound);
+/* Is every walk at least as dear as `bound`? *found is lowered to what the walks cost that were priced for it. */
+heddle_status hd_search_hope(int *is_hopeless, int64_t *found, hd_walk *room, hd_search *search, const hd_cost *bound);
 
 /* bound.c: a cost that no walk is below. */
 hd_cost hd_search_floor(const hd_search *search);
@@ -200,8 +204,11 @@ heddle_status hd_search_lower_bound(double *out, hd_search *search);
 int64_t hd_search_least_stage(const hd_search *search);
 
 /* near.c: the first part of no walk's cost is below this, INT64_MAX where some row admits no state; 0 where nothing is
- * known; how far it is below the bound matters, not how far above. */
-heddle_status hd_search_near_floor(int64_t *out, hd_search *search, int64_t bound);
+ * known; how far it is below the bound matters, not how far above. *through, to be freed: [nrows][nstates] what no walk
+ * through a state of a row is below; NULL: not known. */
+heddle_status hd_search_near_floor(int64_t *out, double **through, hd_search *search, int64_t bound);
+/* States go that no walk at or below the bound goes through; *is_empty: some row has none left. */
+void hd_search_drop_through(int *is_empty, hd_search *search, const double *through, double bound);
 typedef struct hd_near_table hd_near_table;
 void hd_near_tables_free(hd_prices *prices);
 

@@ -74,6 +74,48 @@ HD_CASE(takes_the_best_of_all_meshes)
     heddle_machine_destroy(machine);
 }
 
+/* Under a cap that little fits under: what is found on one mesh bounds the search of another only if it fits. */
+HD_CASE(takes_the_best_of_all_meshes_that_fits)
+{
+    static const char *const orders[] = {"s-t-", "t-s-", "sts-"};
+    heddle_machine *machine = NULL;
+    int dearer = 0;
+    HD_OK(heddle_machine_load(&machine, "6x4xh100-nvlink+eth100"));
+    for (int trial = 0; trial < hd_rounds(60); trial++) {
+        char dims[256];
+        heddle_schedule *s = NULL;
+        heddle_plan_options o;
+        found best = {0, 0, 0}, any = {0, 0, 0};
+        const int ranks = 4 * (2 + below(5));
+        snprintf(dims, sizeof dims, "b: {size: %d, role: batch}, t: %d, s: %d, c: {size: 64, role: channel}",
+                 1 + below(3), 5 + below(40), 5 + below(400));
+        heddle_model *model = make_model("bf16", dims, "b, t, s, c", orders[below(3)], 1 + below(4), 8, "");
+        heddle_plan_options_init(&o);
+        o.methods = "";
+        o.epilogue = "any";
+        o.machine = machine;
+        o.workspace_bytes = 1; /* so that edges need most */
+        try_all(&any, model, &o, &(heddle_mesh){0}, ranks, 1);
+        o.objective = "memory";
+        HD_OK(heddle_plan_ranks(&s, model, ranks, &o));
+        const int64_t least = (int64_t)info_of(s).value;
+        heddle_schedule_destroy(s);
+        o.objective = NULL;
+        o.memory_bytes = least + below((int)(least / 8));
+        try_all(&best, model, &o, &(heddle_mesh){0}, ranks, 1);
+        HD_OK(heddle_plan_ranks(&s, model, ranks, &o));
+        if (info_of(s).value != best.value) {
+            fail_msg("trial %d: {%s} on %d ranks within %lld: %.17g, %.17g on the best mesh", trial, dims, ranks,
+                     (long long)o.memory_bytes, info_of(s).value, best.value);
+        }
+        dearer += best.value > any.value;
+        heddle_schedule_destroy(s);
+        heddle_model_destroy(model);
+    }
+    assert_true(dearer > 0);
+    heddle_machine_destroy(machine);
+}
+
 /* Where the batch is one sample axes that shard it, and those that shard nothing, are looked at together. */
 HD_CASE(takes_the_best_of_all_meshes_for_one_sample)
 {
