@@ -140,7 +140,8 @@ def ring(q, k, v, causal, scale, forwards, more):
 
 compiled = torch.compile(ring, backend="aot_eager", fullgraph=True, dynamic=True)
 q, k, v = (draw(rank + seed, 2, 3, 4, 8) for seed in (1, 5, 9))
-for asked in ((True, 0.25, 2, False), (1, 0.5, 3, 1), (0, 0.125, 2, 0), (False, None, 3, True), (True, -1, 3, True)):
+for asked in ((True, 0.25, 2, False), (1, 0.5, 3, 1), (0, 0.125, 2, 0), (False, None, 3, True), (-1, 0.5, 3, -1),
+              (None, 0.5, 3, None), (True, -1, 3, True)):
     got, wanted = (function(q, k, v, *asked) for function in (compiled, ring))
     for a, b in zip(*(x if asked[3] else [x] for x in (got, wanted))):
         assert torch.equal(a, b), (asked, (a - b).abs().max())
@@ -150,6 +151,8 @@ refused(heddle.ArgumentError, "is gone", compiled, q, k, v, *asked)
 torch.compiler.reset()
 for a, b in zip(compiled(q, k, v, *asked), ring(q, k, v, *asked)):
     same(a, b)
+for function in (compiled, ring):
+    refused(heddle.ArgumentError, "-1", function, q, k, v, True, 0.5, -1, False)
 ended()
 """, 2)
 

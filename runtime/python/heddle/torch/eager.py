@@ -46,9 +46,9 @@ def tangent_of(x: torch.Tensor) -> Optional[torch.Tensor]:
 
 def static(number: Any) -> Any:
     """A number that a compiler may have as a symbol, as a constant of its graph."""
-    if not torch.compiler.is_compiling():
+    if number is None or not torch.compiler.is_compiling():
         return number
     if not isinstance(number, float):
-        return len(range(number))
+        return len(range(number)) - len(range(-number))  # one of them has none
     from torch.fx.experimental.symbolic_shapes import guard_scalar  # slow, and here already
     return guard_scalar(number)
