@@ -1,6 +1,7 @@
 """What is so small or so far away that it looks like nothing: half precision, decays, rows in the middle; and arguments
 that a call changes."""
 import copy
+import functools
 
 import pytest
 import torch
@@ -228,3 +229,45 @@ def test_a_cache_among_the_arguments_does_not_grow(is_ours):
     assert found["layers.0"].dims["s"].kind == "mixes" and found["last"].dims["s"].is_free, found.table()
     assert ht.prove(model, [], x, ranks=2, **named)
     assert keys.keys == [] and all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+UNSET = object()  # what nobody has given
+
+
+class Given:
+    def __init__(self, layer):
+        self.layer, self.weight, self.scale, self.seen = layer, layer.weight, UNSET, []
+
+
+class Same(torch.nn.Module):
+    """Looks whether its arguments are those that they were."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x, given, scale=UNSET, again=None, by=None):
+        assert scale is UNSET and given.scale is UNSET and given is again and not given.seen
+        assert given.layer is self.layer is by.func.__self__ and given.weight is self.layer.weight
+        given.seen.append(x)
+        return by(x)
+
+
+class Passing(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.same, self.last = Same(), torch.nn.Linear(4, 4)
+
+    def forward(self, x, given, scale=UNSET, again=None, by=None):
+        given.seen.clear()
+        return self.last(self.same(x, given, scale, again=again, by=by))
+
+
+def test_arguments_of_a_call_are_what_they_were():
+    model = Passing()
+    given = Given(model.same.layer)
+    given.seen.append(model)
+    by = functools.partial(model.same.layer.forward)
+    found = ht.explore(model, torch.randn(2, 8, 4), given, UNSET, again=given, by=by)
+    assert all(found[name].dims["s"].is_free for name in ("", "same", "last")), found.table()
+    assert given.seen == [model]

@@ -135,7 +135,8 @@ class _Explorer:
         try:
             for name, module in self.model.named_modules():
                 handles += self._hooks(name, module, id(module) in lists)
-            self.model(*fresh(args), **fresh(kwargs))
+            args, kwargs = fresh(args, kwargs)
+            self.model(*args, **kwargs)
         finally:
             for handle in handles:
                 handle.remove()
@@ -144,7 +145,7 @@ class _Explorer:
         def enter(_: Any, args: Any, kwargs: Any) -> None:
             if not self._busy:
                 self.order += [] if name in self.order else [name]
-                self._given.append((fresh(args), fresh(kwargs)))
+                self._given.append(fresh(args, kwargs))
 
         def leave(_: Any, args: Any, kwargs: Any, out: Any) -> None:
             if self._busy:

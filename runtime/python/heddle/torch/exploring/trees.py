@@ -3,14 +3,16 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import types
-from typing import Any, Callable, Dict, Mapping
+from typing import Any, Callable, Dict, List, Mapping
 
 import torch
 
 Tensors = Dict[str, torch.Tensor]
-_SHARED = (int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device, torch.nn.Module,
-           types.FunctionType, types.MethodType)  #: what a call does not change, or what is the model's own
+_PLAIN = (int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device, types.FunctionType,
+          types.BuiltinFunctionType, types.ModuleType)  #: what a call does not change
+_SHARED = (*_PLAIN, torch.nn.Module, types.MethodType)  #: and what is the model's own
 
 
 def tensors_of(value: Any, name: str = "") -> Tensors:
@@ -51,18 +53,36 @@ def replaced(value: Any, change: Callable[[str, torch.Tensor], torch.Tensor], na
     return other(value)
 
 
-def fresh(value: Any, change: Callable[[str, torch.Tensor], torch.Tensor] = lambda _, x: x) -> Any:
-    """Arguments for one call, which may write to tensors and to objects: a cache of keys and values grows with it."""
-    def copied(name: str, x: torch.Tensor) -> torch.Tensor:
+def fresh(args: Any, kwargs: Any, change: Callable[[str, torch.Tensor], torch.Tensor] = lambda _, x: x) -> Any:
+    """Both for one call, which may write to tensors and to objects: a cache of keys and values grows with it. An object
+    that is in both is one."""
+    memo: Dict[int, Any] = {}
+
+    def cloned(name: str, x: torch.Tensor) -> torch.Tensor:
         y = change(name, x)
         return y.clone() if y is x else y
-    return replaced(value, copied, other=_copied)
+
+    def copied(value: Any) -> Any:
+        if isinstance(value, _SHARED) or type(value) is object:
+            return value
+        try:
+            memo.update((id(part), part) for part in _kept(value))
+            return copy.deepcopy(value, memo)
+        except Exception:  # whatever an object is
+            return value
+    return replaced(args, cloned, other=copied), replaced(kwargs, cloned, other=copied)
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, _SHARED):
-        return value
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # whatever an object is
-        return value
+def _kept(value: Any) -> List[Any]:
+    """What an object holds that stays itself: modules, parameters, and sentinels that are known by being themselves."""
+    kept, seen, found = [], set(), [value]
+    while found:
+        part = found.pop()
+        if id(part) in seen or isinstance(part, _PLAIN):
+            continue
+        seen.add(id(part))
+        if isinstance(part, (torch.nn.Module, torch.nn.Parameter)) or type(part) is object:
+            kept.append(part)
+        else:
+            found += gc.get_referents(part)
+    return kept

@@ -131,7 +131,7 @@ def passed(model: torch.nn.Module, args: Any, kwargs: Any, gradients: bool) -> T
 
     def leaf(name: str, x: torch.Tensor) -> torch.Tensor:
         return x.detach().clone().requires_grad_(wants and name in asked)
-    args, kwargs = fresh(args, leaf), fresh(kwargs, leaf)
+    args, kwargs = fresh(args, kwargs, leaf)
     with torch.set_grad_enabled(wants):
         out = tensors_of(model(*args, **kwargs))
         loss = [(y * torch.linspace(0.5, 1.5, y.numel(), dtype=torch.float32, device=y.device).to(y.dtype).view_as(y)
