@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import heddle.torch as ht
-from heddle.torch import Attend
+from heddle.torch import Attend, Gather, Split
 from heddle.torch.exploring.exploration import Exploration, Module
 from heddle.torch.exploring.flow import Attention, Flow
 from heddle.torch.exploring.probe import Finding
@@ -28,13 +28,26 @@ class Attending(torch.nn.Module):
 
     def forward(self, x):
         q, k, v = (y.unflatten(-1, (4, 4)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        q, k = self.turned(q), self.turned(k)
         return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+    def turned(self, x):
+        return x
+
+
+class Turning(Attending):
+    """By numbers of its own, from 0."""
+
+    def turned(self, x):
+        angles = torch.arange(x.shape[2])[:, None] * torch.tensor([1.0, 0.1])
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1)
 
 
 class Layer(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, attend=Attending):
         super().__init__()
-        self.attend, self.up = Attending(), torch.nn.Linear(WIDTH, WIDTH)
+        self.attend, self.up = attend(), torch.nn.Linear(WIDTH, WIDTH)
         self.register_buffer("scale", torch.full((WIDTH,), 1.5))
 
     def forward(self, x):
@@ -80,6 +93,24 @@ def test_half_precision_is_explored_and_proved_as_float32_is(dtype):
     assert ht.lint(model, without, x, found=found)
     for name, p in (*model.named_parameters(), *model.named_buffers()):
         assert before[name][0] == id(p) and p.dtype == dtype and torch.equal(before[name][1], p), name
+
+
+def of_two(first, second):
+    torch.manual_seed(0)
+    return Layers(Layer(first), Layer(second)), torch.randn(2, 12, WIDTH)
+
+
+def test_weights_as_training_begins_hide_no_numbers_of_rows():
+    ends = ("layers.0", Split("x", "b s _", "s")), ("last", Gather("output", "b s _", "s"))
+    steps = [ends[0], *((f"layers.{at}.attend", Attend("s")) for at in (0, 1)), ends[1]]
+    for second in (Attending, Turning):
+        model, x = of_two(Attending, second)
+        before = copy.deepcopy(model.state_dict())
+        for ranks in (2, 3):
+            proof = ht.prove(model, steps, x, ranks=ranks, gradients=False)
+            assert bool(proof) == (second is Attending) and (proof or proof.forward > 1e-2), str(proof)
+            assert proof or proof.worst.startswith("layers.1.attend"), str(proof)
+        assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
 class HalfAlone(torch.nn.Module):

@@ -4,7 +4,8 @@ import os
 os.environ.update(HF_HUB_OFFLINE="1")
 import pytest
 import torch
-from transformers import (TimesformerConfig, TimesformerModel, VideoMAEConfig, VideoMAEModel, VivitConfig, VivitModel)
+from transformers import (TimesformerConfig, TimesformerModel, VideoMAEConfig, VideoMAEModel, VivitConfig, VivitModel,
+                          VJEPA2Config, VJEPA2Model)
 
 import heddle.torch as ht
 
@@ -37,3 +38,28 @@ def test_found_planned_and_proved(made, words):
     assert words in plan.why, str(plan)
     proof = ht.prove(model, plan, ranks=4, **given)
     assert proof and proof.bytes_total > 0, str(proof)
+
+
+class Encoder(torch.nn.Module):
+    """VJEPA2's, whose attention numbers its rows by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = VJEPA2Model(VJEPA2Config(
+            patch_size=4, crop_size=20, frames_per_clip=4, tubelet_size=2, hidden_size=24, num_attention_heads=2,
+            num_hidden_layers=2, mlp_ratio=2, pred_hidden_size=24, pred_num_attention_heads=2, pred_num_hidden_layers=1)
+            ).encoder
+
+    def forward(self, x):
+        return self.encoder(x).last_hidden_state
+
+
+def test_a_plan_of_weights_as_training_begins_holds_for_trained_ones():
+    torch.manual_seed(2)
+    model, given = Encoder().eval(), dict(x=torch.randn(1, 4, 3, 20, 20))
+    plan = ht.explore(model, **given).plan(model, "[sp=3]")
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.mul_(20 if "query" in name or "key" in name else 1)
+    proof = ht.prove(model, plan, ranks=3, **given)
+    assert proof and proof.forward < 1e-5 and proof.bytes_total > 0, str(proof)

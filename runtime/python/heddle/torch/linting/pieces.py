@@ -55,7 +55,7 @@ def _block(ranks: Ranks, mine: torch.Tensor, whole: torch.Tensor) -> Optional[Fr
                 if others is not None:
                     return names | others
             return None
-    return frozenset() if far(mine, whole) <= within(whole) else None
+    return frozenset() if far(mine, whole) <= within(whole, 1000) else None
 
 
 def _apart(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -11,7 +11,8 @@ from ..exploring.trees import Tensors, replaced, tensors_of
 from ..exploring.wide import widened
 from ..hooks import around_in
 from ..modules import put_on
-from ..proving.proof import copied, passed
+from ..proving.copies import Copies
+from ..proving.proof import passed
 from ..proving.simulated import Moved, SimulatedRanks
 from ..proving.turns import Turns
 from .pieces import Held, held, mended
@@ -47,14 +48,15 @@ def watched(model: torch.nn.Module, steps: Any, args: Any, kwargs: Any, ranks: i
 
 def _watched(model: torch.nn.Module, steps: Any, args: Any, kwargs: Any, ranks: int, is_wide: bool) -> List[Watched]:
     whole: Dict[str, List[Tuple[Tensors, Tensors]]] = {}
-    one = copied(model)
+    copies = Copies(model)
+    one = copies.one()
     for name, module in one.named_modules():
         _keep(name, module, whole)
     passed(one, args, kwargs, False)
     turns, every = Turns(ranks), [Watched() for _ in range(ranks)]
 
     def of_rank(rank: int) -> None:
-        mine, each = SimulatedRanks(f"[sp={ranks}]", rank, turns, is_wide), copied(model)
+        mine, each = SimulatedRanks(f"[sp={ranks}]", rank, turns, is_wide), copies.one()
         before = _graphs(each)
         watch = _Watch(every[rank], mine, whole)
         try:

@@ -1,20 +1,20 @@
 """Is the model on several ranks what it is on one?"""
 from __future__ import annotations
 
-import copy
 import itertools
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from ...errors import ArgumentError, UnsupportedError
+from ...errors import ArgumentError
 from ..exploring.devices import need_one_device
-from ..exploring.kept import is_nothing, same_random
+from ..exploring.kept import same_random
 from ..exploring.trees import Tensors, fresh, tensors_of
 from ..exploring.wide import widened
 from ..hooks import around_in
 from ..modules import put_on
+from .copies import Copies
 from .simulated import Moved, SimulatedRanks
 from .turns import Turns
 
@@ -53,9 +53,10 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
           **kwargs: Any) -> Proof:
     """Runs the model once whole and once on so many ranks, which are simulated one after the other in this process,
     with no communicator; compares results and, with `gradients`, those of arguments and parameters. Works on copies
-    of the modules, which share the model's parameters; in eval mode, and parameters that are zero, or nearly so, are
-    noise, since such a gate hides what is behind it. What is in half precision is compared in float32, in memory of its
-    own, where the model runs so.
+    of the modules, which share the model's parameters; in eval mode. Parameters that are zero, or nearly so, are noise,
+    since such a gate hides what is behind it; so do weights as training begins, by which attention is the mean of its
+    rows: a matrix of a gain below a half has one of 1, in memory of its own. What is in half precision is compared in
+    float32, in memory of its own, where the model runs so.
 
     plan  steps as `parallelize` takes them, or a Plan
 
@@ -74,7 +75,8 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
 
 def _proved(model: torch.nn.Module, steps: Any, args: Any, kwargs: Any, ranks: int, gradients: bool,
             is_wide: bool) -> Proof:
-    whole = copied(model)
+    copies = Copies(model)
+    whole = copies.one()
     seen: Dict[str, List[torch.Tensor]] = {}
     for name, module in whole.named_modules():
         module.register_forward_hook(_keeping(name, seen))
@@ -84,7 +86,7 @@ def _proved(model: torch.nn.Module, steps: Any, args: Any, kwargs: Any, ranks: i
 
     def of_rank(rank: int) -> Tuple[Tensors, Tensors, Tensors, SimulatedRanks]:
         mine = SimulatedRanks(f"[sp={ranks}]", rank, turns, is_wide)
-        each = copied(model)
+        each = copies.one()
         _watched(each, mine, compared)
         put_on(each, lambda: (steps, ""), mine)
         _unwatched(each, mine, compared)
@@ -102,24 +104,6 @@ def _raised(error: Exception, compared: "_Compared") -> str:
     began = f"; before, '{compared.first}' gives another result" if compared.first else ""
     where = f" in '{compared.running}'" if compared.running else ""
     return f"a rank raises {type(error).__name__}{where}: {str(error).strip()[:400]} {notes}".rstrip() + began
-
-
-def copied(model: torch.nn.Module) -> torch.nn.Module:
-    """Its own modules and buffers, and parameters in the model's memory; in eval mode."""
-    memo: Dict[int, Any] = {}
-    for at, p in enumerate(model.parameters()):
-        if type(p) is not torch.nn.Parameter:
-            raise UnsupportedError(f"prove: a parameter is a {type(p).__name__}, wanted a model before fully_shard")
-        data = p.detach()
-        if is_nothing(p):
-            draw = torch.Generator().manual_seed(at)
-            data = (torch.randn(p.shape, generator=draw) * 0.1).to(p.device, p.dtype)
-        memo[id(p)] = torch.nn.Parameter(data, p.requires_grad)
-    try:
-        return copy.deepcopy(model, memo).eval()
-    except Exception as error:  # whatever a model keeps
-        raise UnsupportedError(f"prove: {type(model).__name__} cannot be copied: {type(error).__name__}: {error}"
-                               ) from error
 
 
 def passed(model: torch.nn.Module, args: Any, kwargs: Any, gradients: bool) -> Tuple[Tensors, Tensors, Tensors]:
@@ -218,8 +202,8 @@ def _unwatched(model: torch.nn.Module, ranks: SimulatedRanks, compared: _Compare
         module.register_forward_hook(leave)
 
 
-def within(x: torch.Tensor) -> float:
-    return {2: 32, 1: 32}.get(x.dtype.itemsize, 1000) * torch.finfo(x.dtype).eps if x.is_floating_point() else 0.0
+def within(x: torch.Tensor, times: int = 100) -> float:
+    return {2: 32, 1: 32}.get(x.dtype.itemsize, times) * torch.finfo(x.dtype).eps if x.is_floating_point() else 0.0
 
 
 def far(a: torch.Tensor, b: torch.Tensor, least: float = 0.0) -> float:

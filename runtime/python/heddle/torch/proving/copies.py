@@ -1,0 +1,47 @@
+"""Copies of a model in which nothing is hidden: neither by gates that are zero nor by weights as training begins."""
+from __future__ import annotations
+
+import copy
+from typing import Any, Dict, List
+
+import torch
+
+from ...errors import UnsupportedError
+from ..exploring.kept import is_nothing
+
+_GAIN_LEAST = 0.5  #: of a matrix, below which it is brought to one: torch's own begin at 0.58, those of 0.02 far below
+
+
+class Copies:
+    """Each has modules and buffers of its own, is in eval mode, and has the parameters in the model's memory, but for
+    those that would hide what a plan does wrong: what is zero, or nearly so, is noise; a matrix of a small gain is
+    scaled to one. With keys and queries of 0.02 attention would be the mean of its rows, in whatever order."""
+
+    def __init__(self, model: torch.nn.Module):
+        self._model = model
+        self._data: List[torch.Tensor] = []
+        for at, p in enumerate(model.parameters()):
+            if type(p) is not torch.nn.Parameter:
+                raise UnsupportedError(f"prove: a parameter is a {type(p).__name__}, wanted a model before fully_shard")
+            self._data.append(_sharp(at, p.detach()))
+
+    def one(self) -> torch.nn.Module:
+        model = self._model
+        memo: Dict[int, Any] = {id(p): torch.nn.Parameter(data, p.requires_grad)
+                                for p, data in zip(model.parameters(), self._data)}
+        try:
+            return copy.deepcopy(model, memo).eval()
+        except Exception as error:  # whatever a model keeps
+            raise UnsupportedError(f"prove: {type(model).__name__} cannot be copied: {type(error).__name__}: {error}"
+                                   ) from error
+
+
+def _sharp(at: int, data: torch.Tensor) -> torch.Tensor:
+    if is_nothing(data):
+        draw = torch.Generator().manual_seed(at)
+        return (torch.randn(data.shape, generator=draw) * 0.1).to(data.device, data.dtype)
+    if data.dim() < 2 or not data.is_floating_point() or data.is_meta or data.numel() == 0:
+        return data
+    norm = torch.linalg.vector_norm(data, dtype=torch.promote_types(data.dtype, torch.float32))
+    gain = float(norm) / data.shape[0] ** 0.5
+    return data / gain if 0 < gain < _GAIN_LEAST else data
