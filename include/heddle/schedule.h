@@ -71,10 +71,11 @@ typedef struct heddle_schedule_edge {
     double predicted_s; /* as above */
 } heddle_schedule_edge;
 
-/* Read a schedule file (docs/formats.md; at most 64 MiB). Nothing in it is taken on trust: bytes and messages are
- * computed anew. The caller owns *out. HEDDLE_ERR_IO: cannot be read. HEDDLE_ERR_PARSE: not of the format or of another
- * version. HEDDLE_ERR_LAYOUT: a layout contradicts shape, mesh or its stage, or the stage's method cannot run in it.
- * HEDDLE_ERR_MISMATCH: numbers or stages that contradict one another. All but the first begin with file:line:column. */
+/* Read a schedule file (docs/formats.md; at most 64 MiB), or the one in what heddle plan --json printed. Nothing in it
+ * is taken on trust: bytes and messages are computed anew. The caller owns *out. HEDDLE_ERR_IO: cannot be read.
+ * HEDDLE_ERR_PARSE: not of the format or of another version. HEDDLE_ERR_LAYOUT: a layout contradicts shape, mesh or its
+ * stage, or the stage's method cannot run in it. HEDDLE_ERR_MISMATCH: numbers or stages that contradict one another.
+ * All but the first begin with file:line:column. */
 HEDDLE_CHECKED heddle_status heddle_schedule_load(heddle_schedule **out, const char *path);
 /* The same from memory; `name` stands for the file in sentences. */
 HEDDLE_CHECKED heddle_status heddle_schedule_parse(heddle_schedule **out, const char *text, size_t text_bytes,

@@ -228,6 +228,30 @@ out:
     return st;
 }
 
+static const hd_node *find_child(const hd_node *node, const char *key)
+{
+    const hd_node *child = node->kind == HD_NODE_MAP ? node->child : NULL;
+    while (child != NULL && strcmp(child->key, key) != 0) {
+        child = child->next;
+    }
+    return child;
+}
+
+/* What heddle plan --json prints has the schedule in it. */
+static heddle_status find_schedule(const hd_node **root)
+{
+    const hd_node *schema = find_child(*root, "schema");
+    if (schema == NULL || schema->kind != HD_NODE_SCALAR || strcmp(schema->text, HD_PLAN_SCHEMA) != 0) {
+        return HEDDLE_OK;
+    }
+    const hd_node *schedule = find_child(*root, "schedule");
+    if (schedule == NULL) {
+        return hd_node_fail(HEDDLE_ERR_PARSE, *root, "a report of " HD_PLAN_SCHEMA " has no 'schedule'");
+    }
+    *root = schedule;
+    return HEDDLE_OK;
+}
+
 static heddle_status read_schedule(void *out, const hd_node *root)
 {
     heddle_status st = HEDDLE_OK;
@@ -235,6 +259,7 @@ static heddle_status read_schedule(void *out, const hd_node *root)
     const hd_node *value[TOP_KEYS];
     const char *note = "";
     int index = 0;
+    HD_TRY(find_schedule(&root));
     HD_TRY(hd_map_read(value, root, top_keys, TOP_KEYS, "the schedule"));
     HD_TRY(read_frame(&s, value));
     for (const hd_node *child = value[TOP_STAGES]->child; child != NULL; child = child->next) {

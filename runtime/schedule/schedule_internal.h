@@ -8,6 +8,7 @@
 #include <heddle/schedule.h>
 
 #define HD_SCHEDULE_SCHEMA "heddle-schedule-1"
+#define HD_PLAN_SCHEMA "heddle-plan-1" /* of reports, which have a schedule in them */
 enum { HD_SCHEDULE_LIMIT_BYTES = 64 << 20, HD_SCHEDULE_MAX_LAYOUTS = 256 };
 
 typedef enum hd_edge_kind {

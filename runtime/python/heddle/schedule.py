@@ -78,7 +78,7 @@ class Schedule:
 
     @classmethod
     def load(cls, path: "str | os.PathLike[str]") -> "Schedule":
-        """From a file that `save` or `heddle plan --output` wrote."""
+        """From a file that `save` or `heddle plan --output` wrote, or what `heddle plan --json` printed."""
         out = ctypes.c_void_p()
         check(lib.heddle_schedule_load(ctypes.byref(out), os.fsencode(path)))
         return cls(made(out))

@@ -141,7 +141,8 @@ class Exploration:
         there is not returned.
 
         model     the one that was explored, or another of its class and sizes
-        schedule  one of `heddle.plan(found.to_yaml(), ...)`; None: the planner's best for `machine` and `sizes`
+        schedule  one of `heddle.plan(found.to_yaml(), ...)`, whose layouts and methods every stage gets, and whose ends
+                  are whole; None: the planner's best for `machine` and `sizes`
                   ("f=16,s=1590"), without a machine the one that moves the fewest bytes
         method    of stages that mix all their rows by attention, as of heddle.diffusers.parallelize
 

@@ -24,7 +24,7 @@ def attended_plans(draft: "Draft", schedule: "Schedule", size: int, method: str,
         yield from _own_plans(draft, schedule, size, method, saved)
     except UnsupportedError as error:
         refused = error
-    joined = list(_joined_plans(draft, size, method, saved))
+    joined = list(_joined_plans(draft, schedule, size, method, saved))
     yield from joined
     if refused is not None and not joined:
         raise refused
@@ -34,24 +34,28 @@ def _own_plans(draft: "Draft", schedule: "Schedule", size: int, method: str, sav
     from .found import merged
     main, text, alike = _rows(draft)
     orders = [(main,)] if text is None else [(text, main), (main, text)]
-    heads = min(each.kv_heads for name in _attending(draft, main, text, alike) for each in name[1])
-    chosen, why = _method(draft, schedule, method, heads, size) if not alike else (
-        "gather-kv", f"gather-kv, since {alike} before them are alike on every rank")
-    is_so = {stage.method for stage in schedule.stages} == {chosen}  # else the planner is asked again
+    attending = _attending(draft, main, text, alike)
+    chosen, why = _chosen(draft, schedule, attending, size, method, alike)
+    # else the planner is asked again
+    is_so = {stage.method for stage in schedule.stages} == set(chosen.values()) if draft.given is None else all(
+        stage.method == chosen.get(stage.name, stage.method) for stage in schedule.stages)
+    if draft.given is not None and not {stage.layout.split("@")[0] for stage in schedule.stages} <= {main, text}:
+        raise UnsupportedError(f"the schedule of {schedule.model} has '{schedule.stages[0].name}' "
+                               f"{schedule.stages[0].layout}, and rows of {main} attend")
     for over, gather in itertools.product(orders, draft.gathers(main)):
         steps = _splits(draft, main, text, over)
-        for module, calls in _attending(draft, main, text, alike):
+        for module, calls in attending:
             rows = {each.rows for each in calls}
             whole = sum(draft.extents[name] for name in over)
-            steps.append((module, Attend(over[0] if len(over) == 1 else over if rows == {whole} else main, chosen,
-                                         saved, alike)))
+            steps.append((module, Attend(over[0] if len(over) == 1 else over if rows == {whole} else main,
+                                         chosen[draft.stage_of(module)], saved, alike)))
         steps += gather
         yield Plan(merged([*draft.sizes(steps), *steps]),
                    f"{draft.found.model}: rows of {' and '.join(over)} are cut, {why}",
                    lines_of(schedule) if is_so else [], schedule if is_so else None)
 
 
-def _joined_plans(draft: "Draft", size: int, method: str, saved: int) -> Iterator[Plan]:
+def _joined_plans(draft: "Draft", schedule: "Schedule", size: int, method: str, saved: int) -> Iterator[Plan]:
     """Of stages whose rows are those of text and of a picture in one axis: the axis is one dim, cut before the first of
     them. The stages before have the whole."""
     from .found import merged
@@ -63,18 +67,21 @@ def _joined_plans(draft: "Draft", size: int, method: str, saved: int) -> Iterato
         if len(sizes) != 1 or not all(attentions.values()):
             continue
         heads = min(each.kv_heads for seen in attentions.values() for each in seen)
-        chosen = method if method != "auto" else "ulysses" if heads >= size else "gather-kv"
+        one = method if method != "auto" else "ulysses" if heads >= size else "gather-kv"
+        chosen, why = dict.fromkeys(active, one), f"{one} of {heads} heads"
+        if draft.given is not None:
+            chosen, why = _chosen(draft, schedule, list(attentions.items()), size, method, 0)
         places = {call.module: draft.found[call.module] for call in calls}
         steps: Any = [(call.module, Split(at.name, _one_dim(places[call.module].given[at.name], text), _JOINT))
                       for call in calls for at in call.given
                       if not any(draft.flow.calls[source].module in active for source in at.stages)
                       and places[call.module].given.get(at.name, "").count(text) == 1]  # of two it is a mask's
-        steps += [(each.module, Attend(_JOINT, chosen, saved)) for seen in attentions.values() for each in seen]
+        steps += [(each.module, Attend(_JOINT, chosen[name], saved)) for name in active for each in attentions[name]]
         last = places[calls[-1].module]
         steps += [(last.name, Gather(f"output.{name}" if name else "output", _one_dim(of, text), _JOINT))
                   for name, of in last.out.items() if text in of]
         yield Plan(merged(steps), f"{draft.found.model}: rows of {text} are cut as one dim from "
-                                  f"'{calls[0].module}' on, {chosen} of {heads} heads")
+                                  f"'{calls[0].module}' on, {why}")
 
 
 def _joint_axes(texts: Dict[str, str]) -> List[str]:
@@ -181,9 +188,45 @@ def need_method(draft: "Draft", method: str) -> None:
 
 
 def method_of(schedule: "Schedule", method: str) -> str:
-    """Of a schedule that is given, where none is asked for. One for a machine says itself why it has it."""
+    """Of a schedule that is given with halos or sums, where none is asked for."""
     planned = {stage.method for stage in schedule.stages} - {"local", "halo", "sums"}
-    return next(iter(planned)) if method == "auto" and len(planned) == 1 and not schedule.machine else method
+    return next(iter(planned)) if method == "auto" and len(planned) == 1 else method
+
+
+def methods_of(schedule: "Schedule", method: str) -> Dict[str, str]:
+    """Of every stage of a schedule that is given: what it says, or what is asked for of those that attend."""
+    return {stage.name: stage.method if method == "auto" or stage.method == "local" else method
+            for stage in schedule.stages}
+
+
+def attending_along(draft: "Draft", stage: str, dim: str, method: str) -> List[str]:
+    """Modules of a stage whose attention has all rows of a dim, and no others."""
+    extent = draft.extents.get(dim, 0)
+    found = list(dict.fromkeys(each.module for each in _within(draft, stage) if each.rows == each.keys == extent))
+    if not found:
+        raise UnsupportedError(f"the schedule has '{stage}' cut along {dim} by {method}, and no "
+                               f"scaled_dot_product_attention in it has {dim} for rows and keys")
+    return found
+
+
+def _chosen(draft: "Draft", schedule: "Schedule", attending: List[Tuple[str, List[Any]]], size: int, method: str,
+            alike: int) -> Tuple[Dict[str, str], str]:
+    """The methods of stages that attend, and why. A schedule that is given has one for each of them."""
+    stages = list(dict.fromkeys(draft.stage_of(module) for module, _ in attending))
+    if draft.given is None:
+        heads = min(each.kv_heads for _, calls in attending for each in calls)
+        one, why = _method(draft, schedule, method, heads, size) if not alike else (
+            "gather-kv", f"gather-kv, since {alike} before them are alike on every rank")
+        return dict.fromkeys(stages, one), why
+    chosen = {name: each for name, each in methods_of(schedule, method).items() if name in stages}
+    for name, each in chosen.items():
+        if each == "local" or alike and each != "gather-kv":
+            raise UnsupportedError(f"the schedule of {schedule.model} has '{name}' by {each}: "
+                                   + (f"{alike} rows in front are alike on every rank, wanted gather-kv" if alike else
+                                      "its rows attend, wanted a method for it"))
+    every = list(chosen.values())
+    said = " and ".join(f"{each} in {every.count(each)} of {len(every)} stages" for each in dict.fromkeys(every))
+    return chosen, f"{said}, as {'the schedule has it' if method == 'auto' else 'asked for'}"
 
 
 def _method(draft: "Draft", schedule: "Schedule", method: str, heads: int, size: int) -> Tuple[str, str]:

@@ -21,7 +21,7 @@ from ..proving import Proof, prove
 from ..ranks import Dims
 from .along import along_plans, is_near
 from .plan import Plan, lines_of
-from .scheduled import schedule_of
+from .scheduled import need_followed, schedule_of
 
 _TRIES_MAX = 24
 Steps = List[Tuple[str, Any]]
@@ -38,6 +38,8 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
         raise ArgumentError(f"the mesh is {mesh}, wanted one axis: [sp=4]")
     if schedule is not None and schedule.mesh != mesh:
         raise ArgumentError(f"the schedule of {schedule.model} is for {schedule.mesh}, and the ranks are {mesh}")
+    if schedule is not None:
+        need_followed(found, schedule)
     _need_known(found, mesh, machine, sizes)
     search = _Search(found, model, mesh, grid.axis[0].size, method, saved_forwards)
     plan = search.along(False) if schedule is None and is_near(found) else None
@@ -149,13 +151,13 @@ class _Search:
                                f"{'; '.join(dict.fromkeys(others)) or 'there is none'}")
 
     def drafted(self, schedule: Optional[Schedule], machine: Optional[MachineLike], sizes: str) -> Optional[Plan]:
-        """By the planner's schedule; by one that is given in its own way and by its own method."""
-        from .attended import method_of, need_method  # which builds on this
-        draft = Draft(self._found, self._model)
-        method = self._method if schedule is None else method_of(schedule, self._method)
-        need_method(draft, method)
+        """By the planner's schedule; by one that is given every stage has its layout and its method."""
+        from .attended import need_method  # which builds on this
+        draft, method = Draft(self._found, self._model, schedule), self._method
+        for each in {method, *(stage.method for stage in (schedule.stages if schedule else []))} - {"local"}:
+            need_method(draft, each)
         refused: Optional[Error] = None
-        for draft.is_switching in (draft.ways() if schedule is None else [draft.way_of(schedule)]):
+        for draft.is_switching in (draft.ways() if schedule is None else draft.ways_of(schedule)):
             try:
                 plans = draft.plans(schedule or draft.scheduled(self._mesh, machine, sizes, method), self._size,
                                     method, self._saved)
@@ -166,11 +168,9 @@ class _Search:
                         return plan
                     self._tried.append((plan, proof))
             except (UnsupportedError, ArgumentError) as error:
-                if schedule is not None:
-                    raise
                 refused = refused or error
         if refused is not None:
-            raise UnsupportedError(str(refused))
+            raise refused if schedule is not None else UnsupportedError(str(refused))
         return None
 
 
@@ -208,8 +208,8 @@ class _At:
 class Draft:
     """What is found, in dims that steps can name."""
 
-    def __init__(self, found: Exploration, model: torch.nn.Module):
-        self.found, self.model, self.flow = found, model, found.flow
+    def __init__(self, found: Exploration, model: torch.nn.Module, given: Optional[Schedule] = None):
+        self.found, self.model, self.flow, self.given = found, model, found.flow, given
         self.stages = found.stages()
         if not self.stages:
             raise UnsupportedError(f"{found.model}: no module of a list of modules has rows of a sequence, wanted some "
@@ -236,15 +236,11 @@ class Draft:
         may_be_cut_once = bool(mixes) and not any(self.free[stage.name] for stage in mixes)
         return [*([False] if may_be_cut_once else []), *([True] if any(self.free.values()) else [])] or [False]
 
-    def way_of(self, schedule: Schedule) -> bool:
-        """That of a schedule that is given: if no stage attends by all ranks, dims that are free are what it cuts."""
-        names = {stage.name for stage in schedule.stages}
-        missing = [stage.name for stage in self.stages if stage.name not in names]
-        if missing:
-            raise ArgumentError(f"the schedule of {schedule.model} has no stage '{missing[0]}', which "
-                                f"{self.found.model} has: wanted one of heddle.plan(found.to_yaml(), ...)")
-        ways = self.ways()
-        return ways[0] if len(ways) == 1 else all(stage.method == "local" for stage in schedule.stages)
+    def ways_of(self, schedule: Schedule) -> List[bool]:
+        """Those of a schedule that is given: rows may be cut once where all stages cut them and one of them attends."""
+        cut = {stage.layout for stage in schedule.stages}
+        is_once = len(cut) == 1 and "@" in min(cut) and any(stage.method != "local" for stage in schedule.stages)
+        return [False, True] if is_once else [True]
 
     # --- what the planner decides -----------------------------------------------------------------------------------
     def scheduled(self, mesh: str, machine: Optional[MachineLike], sizes: str, method: str) -> Schedule:
@@ -262,10 +258,11 @@ class Draft:
     def layouts(self, schedule: Schedule) -> Dict[str, Optional[str]]:
         """Of every stage the dim that is cut."""
         found: Dict[str, Optional[str]] = {}
+        methods = {stage.name: stage.method for stage in schedule.stages}
         for stage in schedule.stages:
             found.setdefault(stage.name, stage.layout.split("@")[0] if "@" in stage.layout else None)
         for name, free in self.free.items():
-            if found[name] not in (None, *free):
+            if found[name] not in (None, *free) and methods[name] == "local":
                 has = set(self.found[name].dims) & set(self.fused.parts.get(found[name] or "", ()))
                 how = "mixes it" if has else "has none of it"
                 raise ArgumentError(f"the schedule of {schedule.model} cuts '{found[name]}' in stage '{name}', which "
@@ -282,10 +279,13 @@ class Draft:
                 if passed.name in texts and not is_of_pairs(
                     texts[passed.name], shape=passed.shape)]
 
+    def stage_of(self, module: str) -> str:
+        return next(stage.name for stage in self.stages if f"{module}.".startswith(f"{stage.name}."))
+
     def plans(self, schedule: Schedule, size: int, method: str, saved: int) -> Iterator[Plan]:
         from .attended import attended_plans  # which builds on this
         from .switched import switched_plans
-        yield from (switched_plans(self, schedule) if self.is_switching else
+        yield from (switched_plans(self, schedule, method, saved) if self.is_switching else
                     attended_plans(self, schedule, size, method, saved))
 
     # --- the ends ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import torch
 
 from ... import schedule as planner
 from ...errors import ArgumentError, MismatchError
-from ...line import mesh_of
+from ...line import layout_text, mesh_of
 from ...machine import MachineLike
 from ...schedule import Schedule
 from ..attending import Attend
@@ -31,6 +31,33 @@ def plan_by(model: torch.nn.Module, schedule: Schedule, mesh: str) -> Any:
                             f"how {type(model).__name__} has it: wanted heddle.torch.explore(model, ...) before, and "
                             "the schedule of heddle.plan(found.to_yaml(), ...)")
     return found.plan(model, mesh, schedule=schedule)
+
+
+def need_followed(found: Exploration, schedule: Schedule) -> None:
+    """Refuses a schedule with what no plan for `parallelize` has: other stages, samples that are cut, cut ends."""
+    stages = {stage.name: [seen for seen in schedule.stages if seen.name == stage.name] for stage in found.stages()}
+    ours = "wanted one of heddle.plan(found.to_yaml(), ...)"
+    for name, seen in stages.items():
+        if len(seen) != 1:
+            how = f"{len(seen)} times the" if seen else "no"
+            raise ArgumentError(f"the schedule of {schedule.model} has {how} stage '{name}', which {found.model} has: "
+                                f"{ours}")
+    for stage in schedule.stages:
+        if stage.name not in stages:
+            raise ArgumentError(f"the schedule of {schedule.model} has the stage '{stage.name}', which {found.model} "
+                                f"has not: {ours}")
+        if stage.layout.startswith("b@"):
+            raise ArgumentError(f"the schedule of {schedule.model} has '{stage.name}' {stage.layout} by "
+                                f"{stage.method}: samples are not cut here, wanted heddle.plan(..., sizes=\"b=1\")")
+    first, last = schedule.edges[0].line._c, schedule.edges[-1].line._c
+    begin, end = layout_text(first.from_, first.shape, first.mesh), layout_text(last.to, last.shape, last.mesh)
+    if schedule.edges[0].bytes_total > 0:
+        raise ArgumentError(f"the schedule of {schedule.model} begins with {begin} and has '{schedule.stages[0].name}' "
+                            f"{schedule.stages[0].layout}: what a model is given is whole on every rank, wanted "
+                            "heddle.plan without prologue")
+    if "@" in end:
+        raise ArgumentError(f"the schedule of {schedule.model} ends with {end} behind '{schedule.stages[-1].name}': "
+                            "what a model returns is whole on every rank, wanted heddle.plan without epilogue")
 
 
 def schedule_of(found: Exploration, model: torch.nn.Module, plan: Any, mesh: str, machine: Optional[MachineLike],

@@ -4,8 +4,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from ...errors import UnsupportedError
+from ..attending import Attend
 from ..exploring.flow import Call
 from ..modules import Gather, Split, Switch
+from .attended import attending_along, methods_of
 from .plan import Plan, lines_of
 
 if TYPE_CHECKING:
@@ -15,11 +17,15 @@ if TYPE_CHECKING:
 Layouts = Dict[str, Optional[str]]
 
 
-def switched_plans(draft: "Draft", schedule: "Schedule") -> Iterator[Plan]:
+def switched_plans(draft: "Draft", schedule: "Schedule", method: str, saved: int) -> Iterator[Plan]:
     """Switches behind modules, before the next ones, or behind those of some lists alone: code between modules may have
-    needs of its own."""
+    needs of its own. Stages that mix what they cut attend by all ranks, each by its method."""
     from .found import merged
     layouts = draft.layouts(schedule)
+    methods = {name: each for name, each in methods_of(schedule, method).items() if each != "local"}
+    attends = [(module, Attend(dim, each, saved)) for name, each in methods.items() for dim in [layouts[name] or ""]
+               for module in attending_along(draft, name, dim, each)]
+    is_so = all(methods.get(stage.name, "local") == stage.method for stage in schedule.stages)
     lists = list(dict.fromkeys(_list_of(stage.name) for stage in draft.stages))
     behind: List[Set[str]] = [set(lists), set(), *({name} for name in lists if len(lists) > 1)]
     last = draft.flow.calls[draft.calls[-1]].module
@@ -32,20 +38,23 @@ def switched_plans(draft: "Draft", schedule: "Schedule") -> Iterator[Plan]:
                 if at_output is behind[-1] and not gather:
                     raise
                 continue
-            steps += gather
-            yield Plan(merged([*draft.sizes(steps), *steps]), f"{draft.found.model}: {_sentence(draft, layouts)}",
-                       lines_of(schedule), schedule)
+            steps += attends + gather
+            yield Plan(merged([*draft.sizes(steps), *steps]),
+                       f"{draft.found.model}: {_sentence(draft, layouts, methods)}",
+                       lines_of(schedule) if is_so else [], schedule if is_so else None)
 
 
 def _list_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _sentence(draft: "Draft", layouts: Layouts) -> str:
+def _sentence(draft: "Draft", layouts: Layouts, methods: Dict[str, str]) -> str:
     kinds: Dict[str, List[str]] = {}
     for stage in draft.stages:
-        kinds.setdefault(layouts[stage.name] or "nothing", []).append(_list_of(stage.name))
-    return "; ".join(f"{dim} is cut in {', '.join(dict.fromkeys(names))}" for dim, names in kinds.items())
+        by = f" by {methods[stage.name]}" if stage.name in methods else ""
+        how = f"{layouts[stage.name] or 'nothing'} is cut{by}"
+        kinds.setdefault(how, []).append(_list_of(stage.name))
+    return "; ".join(f"{how} in {', '.join(dict.fromkeys(names))}" for how, names in kinds.items())
 
 
 class _Steps:

@@ -1,0 +1,171 @@
+"""A schedule that is put on a model is followed, stage by stage, or refused: layouts, methods and ends."""
+import os
+import pathlib
+import subprocess
+
+import pytest
+import torch
+from ranks import fork
+from test_torch import COMMON
+from test_torch_explore_models import WIDTH, Attention, Classified, Joint, Mlp
+
+import heddle
+import heddle.torch as ht
+from heddle.torch import Attend
+
+torch.set_num_threads(1)
+CUT = "blocks.0=s@sp/ulysses;blocks.1=s@sp/ulysses"
+SIZES = dict(sizes="b=1", methods="", slack_percent=300)
+
+
+class Rows(torch.nn.Module):
+    """Blocks that attend over all rows; its result is as wide as what is between them."""
+
+    def __init__(self, count=2):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Joint() for _ in range(count))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Axis(torch.nn.Module):
+    """Attention over one of the dims of [b, h, w, c]."""
+
+    def __init__(self, axis):
+        super().__init__()
+        self.attention, self.mlp, self.axis = Attention(), Mlp(), axis
+
+    def forward(self, x):
+        x = x + self.attention(x.movedim(self.axis, 2)).movedim(2, self.axis)
+        return x + self.mlp(x)
+
+
+class Axes(Rows):
+    def __init__(self):
+        super().__init__(0)
+        self.blocks = torch.nn.ModuleList(Axis(1 + at % 2) for at in range(4))
+
+
+class Deeper(Rows):
+    def __init__(self):
+        super().__init__(3)
+
+
+def rows():
+    torch.manual_seed(0)
+    return Rows(), dict(x=torch.randn(1, 11, WIDTH))
+
+
+def axes():
+    torch.manual_seed(0)
+    return Axes(), dict(x=torch.randn(1, 7, 11, WIDTH))
+
+
+def two():
+    return rows()[0], dict(x=torch.randn(2, 11, WIDTH))
+
+
+def tokens():
+    torch.manual_seed(0)
+    return Classified(), dict(pixels=torch.randn(1, 6, 3, 20, 20))
+
+
+def deeper():
+    return Deeper(), rows()[1]
+
+
+#: what is forced, and what the plan says
+CASES = (
+    (rows, "blocks.0=s@sp/gather-kv;blocks.1=s@sp/ring", "gather-kv in 1 of 2 stages and ring in 1 of 2 stages, as"),
+    (rows, "blocks.0=s@sp/ring;blocks.1=s@sp/ring", "ring in 2 of 2 stages, as the schedule has it"),
+    (rows, "blocks.0=*;blocks.1=*", "nothing is cut in blocks"),
+    (rows, "blocks.0=s@sp/ulysses;blocks.1=*", "s is cut by ulysses in blocks; nothing is cut in blocks"),
+    (axes, "blocks.0=w@sp;blocks.1=h@sp;blocks.2=w@sp;blocks.3=*", "w is cut in blocks; h is cut in blocks; nothing"),
+    (axes, "blocks.0=h@sp/ulysses;blocks.1=h@sp;blocks.2=h@sp/ring;blocks.3=h@sp", "h is cut by ulysses in blocks; h "),
+    (axes, "blocks.0=h@sp/gather-kv;blocks.1=w@sp/ulysses;blocks.2=w@sp;blocks.3=*", "h is cut by gather-kv in blocks"))
+
+
+@pytest.mark.parametrize("made,force,why", CASES)
+def test_every_stage_has_what_its_schedule_says(made, force, why):
+    model, given = made()
+    found = ht.explore(model, **given)
+    for ranks in (2, 3):
+        mesh = f"[sp={ranks}]"
+        schedule = heddle.plan(found.to_yaml(), mesh, force=force, **SIZES)
+        plan = found.plan(model, mesh, schedule=schedule)
+        proof = plan.prove(model, ranks=ranks, **given)
+        assert proof and plan.schedule is schedule and why in plan.why, str(plan)
+        assert proof.bytes_total == schedule.bytes_total, f"{plan}\n{proof}"
+        seen = found.schedule(model, plan, mesh, sizes="b=1")
+        have = [[(stage.name, stage.layout, stage.method) for stage in each.stages] for each in (schedule, seen)]
+        assert have[0] == have[1] and seen.bytes_total == schedule.bytes_total, (have, str(plan))
+
+
+def test_ranks_have_what_is_planned(tmp_path):
+    fork(tmp_path, COMMON + f"""
+import sys
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+from test_torch_schedules import CASES, SIZES
+
+with heddle.Comm.open() as comm:
+    for made, force, why in (CASES[0], CASES[2], CASES[6]):
+        model, given = made()
+        whole = model(**given)
+        schedule = heddle.plan(ht.explore(model, **given).to_yaml(), comm.mesh, force=force, **SIZES)
+        handle = ht.parallelize(model, schedule, comm)
+        assert (model(**given) - whole).abs().max() <= 1e-5 and why in handle.why, handle.why
+        handle.remove()
+print("ok", flush=True)
+""", 3)
+
+
+def test_a_method_that_is_asked_for_is_that_of_all():
+    model, given = rows()
+    found = ht.explore(model, **given)
+    schedule = heddle.plan(found.to_yaml(), "[sp=2]", force="blocks.0=s@sp/ulysses;blocks.1=s@sp/ring", **SIZES)
+    plan = found.plan(model, "[sp=2]", schedule=schedule, method="gather-kv")
+    assert plan.proof and "gather-kv in 2 of 2 stages, as asked for" in plan.why, str(plan)
+    assert [stage.method for stage in plan.schedule.stages] == ["gather-kv"] * 2, str(plan)
+
+
+@pytest.mark.parametrize("made,of,asked,words", (
+    (rows, rows, dict(force=CUT, epilogue="any"), "ends with s@sp behind 'blocks.1': what a model returns is whole on"),
+    (rows, rows, dict(force=CUT, epilogue="s@sp"), "wanted heddle.plan without epilogue"),
+    (axes, axes, dict(force="blocks.0=*", prologue="h@sp"), "begins with h@sp and has 'blocks.0' *: what a model is"),
+    (two, two, dict(sizes="", force="blocks.0=b@sp"), "has 'blocks.0' b@sp by local: samples are not cut here"),
+    (tokens, tokens, dict(force=CUT.replace("blocks", "layers")),
+     "has 'layers.0' by ulysses: 1 rows in front are alike on every"),
+    (rows, deeper, {}, "has the stage 'blocks.2', which Rows has not: wanted one of heddle.plan(found.to_yaml(), ...)"),
+    (deeper, rows, {}, "has no stage 'blocks.2', which Deeper has"),
+    (rows, rows, dict(repeat=2), "has 2 times the stage 'blocks.0', which Rows has")))
+def test_what_cannot_be_followed_is_refused(made, of, asked, words):
+    (model, given), (other, shown) = made(), of()
+    schedule = heddle.plan(ht.explore(other, **shown).to_yaml(), "[sp=2]", **{**SIZES, **asked})
+    with pytest.raises(heddle.Error) as error:
+        ht.explore(model, **given).plan(model, "[sp=2]", schedule=schedule)
+    assert words in str(error.value), error.value
+
+
+def test_a_report_is_read_as_its_schedule(tmp_path):
+    model, given = rows()
+    found = ht.explore(model, **given)
+    file = tmp_path / "rows.yaml"
+    file.write_text(found.to_yaml())
+    asked = [f"{os.environ['HEDDLE_BUILD']}/heddle", "plan", str(file), "--mesh", "sp=2", "--size", "b=1", "--force",
+             "blocks.0=s@sp/gather-kv;blocks.1=s@sp/ring"]
+    report, saved = (subprocess.run([*asked, *form], capture_output=True, text=True, check=True, timeout=60).stdout
+                     for form in (["--json"], ["--output", "-"]))
+    assert "heddle-plan-1" in report and "heddle-plan-1" not in saved
+    read = [heddle.Schedule.parse(text) for text in (report, saved)]
+    assert read[0].stages == read[1].stages and read[0].bytes_total == read[1].bytes_total > 0
+    (tmp_path / "report.json").write_text(report)
+    plan = found.plan(model, "[sp=2]", schedule=heddle.Schedule.load(tmp_path / "report.json"))
+    assert [step.method for _, step in plan.steps if isinstance(step, Attend)] == ["gather-kv", "ring"], str(plan)
+    for text, words in (('{"schema": "heddle-plan-1"}', "schedule:1:1: a report of heddle-plan-1 has no 'schedule'"),
+                        (report.replace('"heddle-schedule-1"', '"heddle-plan-1"'), "'schema' is 'heddle-plan-1'")):
+        with pytest.raises(heddle.ParseError) as error:
+            heddle.Schedule.parse(text)
+        assert words in str(error.value), error.value
