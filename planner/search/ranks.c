@@ -24,6 +24,7 @@ typedef struct candidate {
     heddle_mesh mesh;
     int index; /* in the order in which meshes are preferred where they cost the same */
     int is_looked_at, is_tried;
+    int is_refused;  /* tried, and told to be too much work below the best plan of that time */
     int64_t floor;   /* the first part of no plan's cost is below it */
     double *through; /* [rows][states] nor that of a walk through a state; NULL: not known */
 } candidate;
@@ -49,18 +50,6 @@ typedef struct best_mesh {
     int refused_index;
     hd_sentence why; /* of the mesh that is preferred among those that were refused */
 } best_mesh;
-
-/* Does the axis that ends here hold whole units of every level, or lie within one? */
-static int nests(const heddle_machine_info *machine, int64_t ranks)
-{
-    for (int i = 0; i < machine->nlinks; i++) {
-        int64_t within = machine->ranks_within[i];
-        if (ranks % within != 0 && within % ranks != 0) {
-            return 0;
-        }
-    }
-    return 1;
-}
 
 /* Of all ranks together the cost of objective gpu-seconds is; of the busiest one that of the others. */
 static hd_cost scaled(const hd_search *s, const hd_cost *cost, int ranks)
@@ -166,6 +155,7 @@ static heddle_status try_mesh(best_mesh *b, hd_search *s, candidate *c)
     }
     pthread_mutex_unlock(&b->lock);
 out:
+    c->is_refused = st == HEDDLE_ERR_UNSUPPORTED;
     hd_walk_free(&walk);
     return st;
 }
@@ -226,30 +216,13 @@ static heddle_status on_all(best_mesh *b, hd_thread_job fn)
     return hd_threads_run(&threads);
 }
 
-static heddle_status list(best_mesh *b, const heddle_mesh *mesh)
+static heddle_status list(void *ctx, const heddle_mesh *mesh)
 {
     heddle_status st = HEDDLE_OK;
+    best_mesh *b = ctx;
     HD_TRY(hd_grow((void **)&b->candidate, &b->capacity, b->ncandidates, sizeof *b->candidate, "meshes"));
     b->candidate[b->ncandidates++] = (candidate){.mesh = *mesh, .index = b->seen++};
 out:
-    return st;
-}
-
-/* Meshes of exactly `naxes` axes, of which those before `axis` are made; `rest` ranks are left. */
-static heddle_status list_factors(best_mesh *b, const heddle_machine_info *machine, heddle_mesh *mesh, int axis,
-                                  int rest)
-{
-    heddle_status st = HEDDLE_OK;
-    if (axis == mesh->naxes - 1) {
-        mesh->axis[axis].size = rest;
-        return rest > 1 || axis == 0 ? list(b, mesh) : HEDDLE_OK;
-    }
-    for (int size = 2; st == HEDDLE_OK && size <= rest / 2; size++) {
-        if (rest % size == 0 && nests(machine, rest / size)) {
-            mesh->axis[axis].size = size;
-            st = list_factors(b, machine, mesh, axis + 1, rest / size);
-        }
-    }
     return st;
 }
 
@@ -284,24 +257,38 @@ static void forget_candidates(best_mesh *b)
     b->ncandidates = 0;
 }
 
+/* Below a better plan there is less to search. Which plans were known when a mesh was refused threads decide, so those
+ * that were are tried until no better plan is found: by then all were tried below the best of those that can be. */
+static heddle_status try_refused(best_mesh *b)
+{
+    heddle_status st = HEDDLE_OK;
+    for (int found = -1; b->best.found && b->best.index != found;) {
+        int again = 0;
+        found = b->best.index;
+        for (int i = 0; i < b->ncandidates; i++) {
+            candidate *c = &b->candidate[i];
+            c->is_tried = !c->is_refused;
+            again += c->is_refused;
+            c->is_refused = 0;
+        }
+        HD_TRY(again > 0 ? on_all(b, look) : HEDDLE_OK);
+    }
+out:
+    return st;
+}
+
 static heddle_status try_ranks(best_mesh *b, const heddle_machine_info *machine, int ranks)
 {
     heddle_status st = HEDDLE_OK;
     forget_candidates(b);
     b->least = INT64_MAX;
-    for (int naxes = 1; st == HEDDLE_OK && naxes <= HEDDLE_MAX_AXES; naxes++) {
-        heddle_mesh mesh = {.naxes = naxes};
-        for (int a = 0; a < naxes; a++) {
-            snprintf(mesh.axis[a].name, sizeof mesh.axis[a].name, "axis%d", a);
-        }
-        st = list_factors(b, machine, &mesh, 0, ranks);
-    }
-    HD_TRY(st);
+    HD_TRY(hd_search_meshes(machine, ranks, list, b));
     HD_TRY(on_all(b, survey));
     sort(b, by_axes);
     HD_TRY(on_all(b, look));
     sort(b, by_floor);
     HD_TRY(on_all(b, look));
+    st = try_refused(b);
 out:
     return st;
 }
@@ -314,15 +301,20 @@ static int seats_here(void)
     return cores < SEATS_MAX ? cores : SEATS_MAX;
 }
 
-/* The best mesh once more, without a bound, so that the next best plan on it is known. */
-static heddle_status write_best(heddle_schedule **out, best_mesh *b)
+/* The best mesh once more: without a bound, so that the next best plan on it is known; `below` what is a little dearer
+ * than its plan, where all is too much work. */
+static heddle_status write_best(heddle_schedule **out, best_mesh *b, int below)
 {
     heddle_status st = HEDDLE_OK;
     hd_search s = {0};
     hd_walk walk = {0};
     int found = 0;
     HD_TRY(hd_search_open(&s, b->model, &b->best.mesh, b->options, &b->prices[0]));
-    HD_TRY(hd_search_run(&walk, &found, &s, NULL));
+    const hd_cost bound = unscaled(&b->best, &s, heddle_mesh_size(&s.mesh), b->best.index - 1);
+    if (below && s.cap == INT64_MAX) {
+        hd_search_drop_dear(&s, &bound, 0);
+    }
+    HD_TRY(hd_search_run(&walk, &found, &s, below ? &bound : NULL));
     hd_search_name_axes(&s, &walk);
     st = hd_search_write_down(out, &s, &walk);
 out:
@@ -381,7 +373,8 @@ heddle_status heddle_plan_ranks(heddle_schedule **out, const heddle_model *model
         goto out;
     }
     forget_candidates(&b);
-    st = write_best(out, &b);
+    st = write_best(out, &b, 0);
+    st = st == HEDDLE_ERR_UNSUPPORTED ? write_best(out, &b, 1) : st;
 out:
     forget_candidates(&b);
     hd_free(b.candidate);

@@ -1,0 +1,53 @@
+/* Meshes of so many ranks: all ordered factorisations, those with few axes first. */
+#include "planner/search/search_internal.h"
+
+#include <stdio.h>
+
+typedef struct listing {
+    const heddle_machine_info *machine;
+    heddle_status (*fn)(void *ctx, const heddle_mesh *mesh);
+    void *ctx;
+    heddle_mesh mesh;
+} listing;
+
+/* Does the axis that ends here hold whole units of every level, or lie within one? */
+static int nests(const heddle_machine_info *machine, int64_t ranks)
+{
+    for (int i = 0; i < machine->nlinks; i++) {
+        int64_t within = machine->ranks_within[i];
+        if (ranks % within != 0 && within % ranks != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Meshes of as many axes, of which those before `axis` are made; `rest` ranks are left. */
+static heddle_status list_from(listing *l, int axis, int rest)
+{
+    heddle_status st = HEDDLE_OK;
+    if (axis == l->mesh.naxes - 1) {
+        l->mesh.axis[axis].size = rest;
+        return rest > 1 || axis == 0 ? l->fn(l->ctx, &l->mesh) : HEDDLE_OK;
+    }
+    for (int size = 2; st == HEDDLE_OK && size <= rest / 2; size++) {
+        if (rest % size == 0 && nests(l->machine, rest / size)) {
+            l->mesh.axis[axis].size = size;
+            st = list_from(l, axis + 1, rest / size);
+        }
+    }
+    return st;
+}
+
+heddle_status hd_search_meshes(const heddle_machine_info *machine, int ranks,
+                               heddle_status (*fn)(void *ctx, const heddle_mesh *mesh), void *ctx)
+{
+    heddle_status st = HEDDLE_OK;
+    listing l = {.machine = machine, .fn = fn, .ctx = ctx};
+    for (int naxes = 1; st == HEDDLE_OK && naxes <= HEDDLE_MAX_AXES; naxes++) {
+        snprintf(l.mesh.axis[naxes - 1].name, sizeof l.mesh.axis[0].name, "axis%d", naxes - 1);
+        l.mesh.naxes = naxes;
+        st = list_from(&l, 0, ranks);
+    }
+    return st;
+}
