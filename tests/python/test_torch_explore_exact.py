@@ -113,6 +113,90 @@ def test_weights_as_training_begins_hide_no_numbers_of_rows():
         assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
+def test_attention_that_numbers_its_rows_has_all_of_them():
+    for first, second, attends in ((Turning, Turning, 0), (Turning, Attending, 1), (Attending, Attending, 2)):
+        model, x = of_two(first, second)
+        found = ht.explore(model, x)
+        assert [module.name for module in found.modules.values() if module.is_numbering] == [
+            f"layers.{at}.attend" for at, each in enumerate((first, second)) if each is Turning], str(found)
+        assert str(found).count("numbers its rows by itself") == 2 - attends, str(found)
+        assert found.to_yaml().count("methods: [ulysses") == attends, found.to_yaml()
+        plan = found.plan(model, "[sp=3]")
+        every = [step for _, steps in plan.steps for step in (steps if isinstance(steps, tuple) else (steps,))]
+        assert sum(isinstance(step, Attend) for step in every) == attends, str(plan)
+        with torch.no_grad():
+            for layer in model.layers:
+                layer.attend.qkv.weight.mul_(20)
+        proof = ht.prove(model, plan, x)
+        assert proof and proof.forward < 2e-6, str(proof)
+
+
+def attended(x):
+    x = x.unflatten(-1, (4, 4)).transpose(1, 2)
+    return F.scaled_dot_product_attention(x, x, x).transpose(1, 2).flatten(2)
+
+
+class Around(torch.nn.Module):
+    """With rows of neighbours and sums of all in front of its attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = torch.nn.Conv1d(WIDTH, WIDTH, 3, padding=1), torch.nn.GroupNorm(4, WIDTH)
+
+    def forward(self, x, words, table):
+        return x + attended(self.norm(self.conv(x.transpose(1, 2))).transpose(1, 2))
+
+
+class Beside(torch.nn.Module):
+    """Of words and rows, whose positions are given."""
+
+    def forward(self, x, words, table):
+        return x + attended(torch.cat([words, x], 1) + table)[:, words.shape[1]:]
+
+
+class Tabled(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layers, self.last = torch.nn.ModuleList([layer]), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, words):
+        rows = torch.arange(x.shape[1] + words.shape[1])[:, None]
+        table = torch.sin(rows * torch.linspace(0.1, 1, WIDTH))[None].expand(x.shape[0], -1, -1)
+        return self.last(self.layers[0](x, words, table))
+
+
+@pytest.mark.parametrize("layer", (Around, Beside))
+def test_neighbours_sums_and_words_beside_are_no_numbers_of_its_own(layer):
+    torch.manual_seed(0)
+    found = ht.explore(Tabled(layer()), torch.randn(2, 12, WIDTH), torch.randn(2, 5, WIDTH))
+    assert len(found.flow.attentions) == 1 and not any(each.is_numbering for each in found.modules.values()), str(found)
+
+
+class OfFrames(Turning):
+    """Of [b, f, s, c], along s."""
+
+    def forward(self, x):
+        return super().forward(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+def test_attention_that_numbers_its_rows_is_cut_along_another_dim():
+    torch.manual_seed(0)
+    model, x = Layers(Layer(OfFrames), Layer(OfFrames)), torch.randn(2, 7, 12, WIDTH)
+    found = ht.explore(model, x)
+    assert [each.name for each in found.modules.values() if each.is_numbering] == ["layers.0.attend", "layers.1.attend"]
+    plan = found.plan(model, "[sp=3]")
+    assert plan.proof and "Attend" not in str(plan.steps) and "Gather" not in str(plan.steps[1:-1]), str(plan)
+
+
+def test_lint_says_that_attention_numbers_its_rows():
+    model, x = of_two(Attending, Turning)
+    steps = [("layers.0", Split("x", "b s _", "s")), *((f"layers.{at}.attend", Attend("s")) for at in (0, 1)),
+             ("last", Gather("output", "b s _", "s"))]
+    faults = ht.lint(model, steps, x)
+    assert [fault.module for fault in faults] == ["layers.1.attend"], faults
+    assert "numbers its rows of s by itself" in str(faults[0]) and "Put a Gather before it" in faults[0].mend, faults
+
+
 class HalfAlone(torch.nn.Module):
     """As kernels are that take nothing else."""
 

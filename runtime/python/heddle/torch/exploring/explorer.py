@@ -13,6 +13,7 @@ from .devices import need_one_device, note_dtypes
 from .exploration import Exploration, Module
 from .flow import argument_names, as_argument, flow_of
 from .kept import kept
+from .numbering import note_numbering
 from .probe import Finding, Probe, Reading, called, numbered
 from .solve import Folded, depends_on, extents_of, solved
 from .trees import Tensors, fresh, tensors_of
@@ -66,6 +67,8 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
                            {name: explorer.modules[name] for name in explorer.order}, explorer.notes, asked)
         put_back()
         made.flow = flow_of(model, args, kwargs, [stage.name for stage in made.stages()])
+        put_back()
+        note_numbering(model, args, kwargs, made.modules, made.flow.attentions)
     _explored[model] = made
     return made
 

@@ -102,6 +102,12 @@ class _Cause:
         cut = sorted({dim for x in (given.held if given else []) if x.cut for dim in x.cut})
         text, kind = " ".join(cut) or "rows", self.types.get(module, self.called)
         attend = [step for step in self.steps.get(module, []) if isinstance(step, Attend)]
+        free = [dim for dim in self.known.free(module) if dim not in cut]
+        over = f", or a Switch to {free[0]}, which it leaves free" if free else ""
+        if self.known.is_numbering(module):
+            return (module, f"the attention of '{module}' ({kind}) numbers its rows of {text} by itself, and a rank "
+                            "that has some of them numbers these from 0",
+                    f"Put a Gather before it and a Split behind{over}")
         if attend:
             return (module, f"'{module}' ({kind}) gives another result with {attend[0]}, of {text} that is cut there",
                     "`over` has the dims in the order in which their rows stand in the axis, all that are cut")
@@ -114,8 +120,6 @@ class _Cause:
                             "it gives every rank the first ones", f"Split what '{module}' returns, not what it takes; "
                     "or Numbered there, by which this rank's rows have their own numbers")
         how = " and ".join(sorted(kinds - {"free", "unknown"})) or "mixes"
-        free = [dim for dim in self.known.free(module) if dim not in cut]
-        over = f", or a Switch to {free[0]}, which it leaves free" if free else ""
         near = self._near(module, given, cut, kinds - {"free"})
         return (module, f"'{module}' ({kind}) mixes rows of {text} ({how}), which is cut there",
                 near or f"Put a Gather before it and a Split behind{over}; attention over all ranks is Attend")

@@ -19,6 +19,10 @@ class Known:
         except ValueError:
             self._fused = None
 
+    def is_numbering(self, module: str) -> bool:
+        """Does its attention number its rows by itself?"""
+        return self.found is not None and module in self.found.modules and self.found.modules[module].is_numbering
+
     def _names(self, module: str) -> Dict[str, str]:
         """Dims of the exploration, fused where no stage tells them apart, by the plan's names."""
         if self.found is None or self._fused is None or module not in self.found.modules:

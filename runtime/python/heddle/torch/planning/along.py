@@ -172,7 +172,8 @@ class _Along:
         given, out = self._cut(module, "given"), self._cut(module, "out")
         is_pairs = any(each[3] for side in ("given", "out") for each in self._tensors(module, side))
         attentions = [each for each in self.found.flow.attentions if each.module == name]
-        if attentions and all(each.rows == each.keys == module.extents.get(self.dim) for each in attentions):
+        if attentions and not module.is_numbering and all(
+                each.rows == each.keys == module.extents.get(self.dim) for each in attentions):
             heads = min(each.kv_heads for each in attentions)
             auto = "ulysses" if heads >= self._size else "gather-kv"
             return [(name, Attend(self.dim, auto if self._method == "auto" else self._method, self._saved))]
@@ -186,7 +187,8 @@ class _Along:
                 return [(name, Numbered(what, text, self.dim, **ends))]
         if not attentions and not is_pairs and seen.kind == "reduction" and type(self._modules[name]).__name__ in NORMS:
             return [(name, Sums(self.dim))]
-        switched = self._switched(module) if self._is_switching and not attentions else []
+        is_own = module.is_numbering or not attentions  # and no attention that other ranks could be in
+        switched = self._switched(module) if self._is_switching and is_own else []
         if switched:
             return switched
         self.gathers += 1

@@ -64,7 +64,8 @@ def _joined_plans(draft: "Draft", schedule: "Schedule", size: int, method: str, 
         calls = [draft.flow.calls[at] for at in draft.calls if draft.flow.calls[at].module in active]
         attentions = {name: _within(draft, name) for name in active}
         sizes = {n for each in attentions.values() for attention in each for n in (attention.rows, attention.keys)}
-        if len(sizes) != 1 or not all(attentions.values()):
+        if len(sizes) != 1 or not all(attentions.values()) or any(
+                draft.found[each.module].is_numbering for seen in attentions.values() for each in seen):
             continue
         heads = min(each.kv_heads for seen in attentions.values() for each in seen)
         one = method if method != "auto" else "ulysses" if heads >= size else "gather-kv"
@@ -141,6 +142,9 @@ def _attending(draft: "Draft", main: str, text: Optional[str], alike: int) -> Li
     for stage in draft.stages:
         for each in _within(draft, stage.name):
             if each.keys in whole and each.rows in whole:
+                if draft.found[each.module].is_numbering:
+                    raise UnsupportedError(f"the attention of '{each.module}' numbers its rows by itself, and a rank "
+                                           "would number its own from 0")
                 if each not in found.setdefault(each.module, []):
                     found[each.module].append(each)
     return list(found.items())
