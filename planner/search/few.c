@@ -20,8 +20,6 @@ typedef struct admitted {
     int *count;
 } admitted;
 
-__thread double dbg_floor;
-__thread int dbg_walks, dbg_keep;
 static void forget(admitted *all, const hd_search *s)
 {
     for (int i = 0; all->state != NULL && i < s->nrows; i++) {
@@ -109,23 +107,26 @@ void hd_search_drop_through(int *is_empty, hd_search *s, const double *through, 
 
 /* --- the best walk by what edges cost at least -------------------------------------------------------------------- */
 
-/* Prices the edges of a walk; *more: what they cost above what was known; *fits: none needs more than there is. */
-static heddle_status price_walk(int64_t *more, int *fits, hd_search *s, const hd_walk *walk)
+/* What a walk costs, by prices; *fits: none of its edges needs more than there is. */
+static heddle_status price_walk(int64_t *whole, int *fits, hd_search *s, const hd_walk *walk)
 {
     heddle_status st = HEDDLE_OK;
     const hd_priced *edge = NULL;
-    int64_t least = 0;
-    *more = 0;
+    hd_priced last;
+    *whole = 0;
     *fits = 1;
-    for (int i = 1; i < s->nsteps; i++) {
-        int from = walk->state[i - 1], to = walk->state[i];
-        if (from != to) {
-            HD_TRY(hd_search_edge_least(&least, s, i, from, to));
+    for (int i = 0; i < s->nsteps; i++) {
+        const hd_row *row = &s->row[s->row_of[i]];
+        const int from = i > 0 ? walk->state[i - 1] : s->prologue, to = walk->state[i];
+        *whole = hd_add_saturated(*whole, row->way[row->first[to]].price.cost.part[0]);
+        if (from >= 0 && from != to) {
             HD_TRY(hd_search_edge_price(&edge, s, i, from, to));
-            *more = hd_add_saturated(*more, edge->cost.part[0] - least);
+            *whole = hd_add_saturated(*whole, edge->cost.part[0]);
             *fits = *fits && edge->need <= s->cap;
         }
     }
+    HD_TRY(hd_search_last_price(&last, s, walk->state[s->nsteps - 1]));
+    *whole = hd_add_saturated(*whole, last.cost.part[0]);
 out:
     return st;
 }
@@ -137,14 +138,14 @@ heddle_status hd_search_hope(int *is_hopeless, int64_t *found, hd_walk *room, hd
     heddle_status st = HEDDLE_OK;
     hd_cost floor = hd_search_floor(s);
     const int rounds = 1 + heddle_mesh_size(&s->mesh) / REFINED_RANKS;
-    int64_t more = s->least != NULL;
+    int64_t more = s->least != NULL, whole = 0;
     int fits = 0;
     for (int i = 0; i < rounds && i < REFINEMENTS && more > 0 && hd_cost_compare(&floor, bound) < 0; i++) {
         HD_TRY(hd_search_walk(room, s, HD_WALK_FLOOR));
         floor = room->cost;
         if (hd_cost_compare(&floor, bound) < 0) {
-            HD_TRY(price_walk(&more, &fits, s, room));
-            const int64_t whole = hd_add_saturated(floor.part[0], more);
+            HD_TRY(price_walk(&whole, &fits, s, room));
+            more = whole - floor.part[0];
             *found = fits && whole < *found ? whole : *found;
         }
     }

@@ -315,6 +315,7 @@ static heddle_status write_best(heddle_schedule **out, best_mesh *b, int below)
         hd_search_drop_dear(&s, &bound, 0);
     }
     HD_TRY(hd_search_run(&walk, &found, &s, below ? &bound : NULL));
+    HD_TRY(found ? HEDDLE_OK : hd_fail(HEDDLE_ERR_UNSUPPORTED, "the plan that was found is not found again"));
     hd_search_name_axes(&s, &walk);
     st = hd_search_write_down(out, &s, &walk);
 out:

@@ -132,6 +132,23 @@ ended()
 """, 3)
 
 
+def test_attention_over_heads_is_compiled_once_for_all_lengths(tmp_path):
+    fork(tmp_path, ATTENTION + """
+def over_heads(q, k, v):
+    return hc.attention(q.sin(), k, v, dist.group.WORLD, causal=True)
+
+compiled = torch.compile(over_heads, backend="aot_eager", fullgraph=True, dynamic=True)
+for key_heads in (4, 2):
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    for s in (10, 14, 18):
+        q, k, v = (part(draw(s + i, 3, s, heads, 16), 1) for i, heads in enumerate((4, key_heads, key_heads)))
+        assert torch.equal(compiled(q, k, v), over_heads(q, k, v)), (s, key_heads)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1, torch._dynamo.utils.counters["stats"]
+ended()
+""", 2)
+
+
 def test_options_of_a_ring_may_be_arguments_of_a_compiled_function(tmp_path):
     fork(tmp_path, ATTENTION + """
 def ring(q, k, v, causal, scale, forwards, more):

@@ -113,6 +113,20 @@ def test_weights_as_training_begins_hide_no_numbers_of_rows():
         assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
+def test_layers_without_norms_are_proved_by_their_own_weights():
+    """Scaled, what they return is twice as large layer by layer, and so is what roundings make of it."""
+    torch.manual_seed(0)
+    model, x = Layers(*(Layer() for _ in range(20))), torch.randn(2, 12, WIDTH)
+    for p in model.parameters():
+        if p.dim() > 1:
+            torch.nn.init.normal_(p, std=0.02)
+    steps = [("layers.0", Split("x", "b s _", "s")), *((f"layers.{at}.attend", Attend("s")) for at in range(20)),
+             ("last", Gather("output", "b s _", "s"))]
+    proof = ht.prove(model, steps, x, ranks=3)
+    assert proof and proof.forward < 1e-5, str(proof)
+    assert not ht.prove(model, steps[:7] + steps[8:], x, ranks=3)
+
+
 def test_attention_that_numbers_its_rows_has_all_of_them():
     for first, second, attends in ((Turning, Turning, 0), (Turning, Attending, 1), (Attending, Attending, 2)):
         model, x = of_two(first, second)
@@ -346,12 +360,17 @@ def test_a_cache_among_the_arguments_does_not_grow(is_ours):
     assert keys.keys == [] and all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
+class Missing:
+    pass
+
+
 UNSET = object()  # what nobody has given
+MISSING = Missing()
 
 
 class Given:
     def __init__(self, layer):
-        self.layer, self.weight, self.scale, self.seen = layer, layer.weight, UNSET, []
+        self.layer, self.weight, self.scale, self.seen = layer, layer.weight, MISSING, []
 
 
 class Same(torch.nn.Module):
@@ -361,8 +380,8 @@ class Same(torch.nn.Module):
         super().__init__()
         self.layer = torch.nn.Linear(4, 4)
 
-    def forward(self, x, given, scale=UNSET, again=None, by=None):
-        assert scale is UNSET and given.scale is UNSET and given is again and not given.seen
+    def forward(self, x, given, scale=UNSET, again=None, by=None, how=MISSING):
+        assert scale is UNSET and how is given.scale is MISSING and given is again and not given.seen
         assert given.layer is self.layer is by.func.__self__ and given.weight is self.layer.weight
         given.seen.append(x)
         return by(x)
@@ -373,9 +392,9 @@ class Passing(torch.nn.Module):
         super().__init__()
         self.same, self.last = Same(), torch.nn.Linear(4, 4)
 
-    def forward(self, x, given, scale=UNSET, again=None, by=None):
+    def forward(self, x, given, scale=UNSET, again=None, by=None, how=None):
         given.seen.clear()
-        return self.last(self.same(x, given, scale, again=again, by=by))
+        return self.last(self.same(x, given, scale, again=again, by=by, how=how))
 
 
 def test_arguments_of_a_call_are_what_they_were():
@@ -383,6 +402,6 @@ def test_arguments_of_a_call_are_what_they_were():
     given = Given(model.same.layer)
     given.seen.append(model)
     by = functools.partial(model.same.layer.forward)
-    found = ht.explore(model, torch.randn(2, 8, 4), given, UNSET, again=given, by=by)
+    found = ht.explore(model, torch.randn(2, 8, 4), given, UNSET, again=given, by=by, how=MISSING)
     assert all(found[name].dims["s"].is_free for name in ("", "same", "last")), found.table()
     assert given.seen == [model]

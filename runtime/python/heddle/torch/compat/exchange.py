@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
@@ -101,7 +102,7 @@ def ranks_of(group: Any) -> int:
 def _dim(x: torch.Tensor, dim: int) -> int:
     if not isinstance(x, torch.Tensor):
         raise ArgumentError(f"a {type(x).__name__}, wanted a tensor of torch")
-    if not isinstance(dim, int) or not -x.dim() <= dim < x.dim():
+    if not isinstance(dim, (int, numbers.Integral)) or not -x.dim() <= dim < x.dim():
         raise ArgumentError(f"dim {dim} of a tensor of {x.dim()} dims")
     return dim % x.dim()
 

@@ -99,7 +99,7 @@ def balanced(length: Any, ranks: int) -> List[Any]:
 
 
 def checked(name: str, sizes: Sequence[int], ranks: int) -> Sequence[int]:
-    found = sizes.tolist() if hasattr(sizes, "tolist") else sizes
+    found = sizes.tolist() if hasattr(sizes, "tolist") else list(sizes) if isinstance(sizes, range) else sizes
     if not isinstance(found, (list, tuple)) or len(found) != ranks or any(not _is_length(size) for size in found):
         raise ArgumentError(f"{name} is {sizes}, wanted a length of each of {ranks} ranks")
     return found

@@ -63,7 +63,7 @@ def fresh(args: Any, kwargs: Any, change: Callable[[str, torch.Tensor], torch.Te
         return y.clone() if y is x else y
 
     def copied(value: Any) -> Any:
-        if isinstance(value, _SHARED) or type(value) is object:
+        if isinstance(value, _SHARED) or _is_sentinel(value):
             return value
         try:
             memo.update((id(part), part) for part in _kept(value))
@@ -71,6 +71,18 @@ def fresh(args: Any, kwargs: Any, change: Callable[[str, torch.Tensor], torch.Te
         except Exception:  # whatever an object is
             return value
     return replaced(args, cloned, other=copied), replaced(kwargs, cloned, other=copied)
+
+
+def _is_sentinel(value: Any) -> bool:
+    """Is it known by being itself alone, having nothing else?"""
+    kind = type(value)
+    if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__:
+        return False
+    try:
+        return not getattr(value, "__dict__", None) and not hasattr(kind, "__deepcopy__") and \
+            tuple(value.__reduce_ex__(4)[1:]) == ((kind,), None, None, None)
+    except Exception:  # whatever an object is
+        return False
 
 
 def _kept(value: Any) -> List[Any]:
@@ -81,7 +93,7 @@ def _kept(value: Any) -> List[Any]:
         if id(part) in seen or isinstance(part, _PLAIN):
             continue
         seen.add(id(part))
-        if isinstance(part, (torch.nn.Module, torch.nn.Parameter)) or type(part) is object:
+        if isinstance(part, (torch.nn.Module, torch.nn.Parameter)) or _is_sentinel(part):
             kept.append(part)
         else:
             found += gc.get_referents(part)

@@ -15,15 +15,16 @@ _GAIN_LEAST = 0.5  #: of a matrix, below which it is brought to one: torch's own
 class Copies:
     """Each has modules and buffers of its own, is in eval mode, and has the parameters in the model's memory, but for
     those that would hide what a plan does wrong: what is zero, or nearly so, is noise; a matrix of a small gain is
-    scaled to one. With keys and queries of 0.02 attention would be the mean of its rows, in whatever order."""
+    scaled to one. With keys and queries of 0.02 attention would be the mean of its rows, in whatever order. Without
+    `is_sharp` no matrix is scaled."""
 
-    def __init__(self, model: torch.nn.Module):
+    def __init__(self, model: torch.nn.Module, is_sharp: bool = True):
         self._model = model
         self._data: List[torch.Tensor] = []
         for at, p in enumerate(model.parameters()):
             if type(p) is not torch.nn.Parameter:
                 raise UnsupportedError(f"prove: a parameter is a {type(p).__name__}, wanted a model before fully_shard")
-            self._data.append(_sharp(at, p.detach()))
+            self._data.append(_shown(at, p.detach(), is_sharp))
 
     def one(self) -> torch.nn.Module:
         model = self._model
@@ -36,11 +37,11 @@ class Copies:
                                    ) from error
 
 
-def _sharp(at: int, data: torch.Tensor) -> torch.Tensor:
+def _shown(at: int, data: torch.Tensor, is_sharp: bool) -> torch.Tensor:
     if is_nothing(data):
         draw = torch.Generator().manual_seed(at)
         return (torch.randn(data.shape, generator=draw) * 0.1).to(data.device, data.dtype)
-    if data.dim() < 2 or not data.is_floating_point() or data.is_meta or data.numel() == 0:
+    if not is_sharp or data.dim() < 2 or not data.is_floating_point() or data.is_meta or data.numel() == 0:
         return data
     norm = torch.linalg.vector_norm(data, dtype=torch.promote_types(data.dtype, torch.float32))
     gain = float(norm) / data.shape[0] ** 0.5
