@@ -75,7 +75,7 @@ def fresh(args: Any, kwargs: Any, change: Callable[[str, torch.Tensor], torch.Te
 
 def _is_sentinel(value: Any) -> bool:
     """Is it known by being itself alone, having nothing else?"""
-    kind = type(value)
+    kind: Any = type(value)
     if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__:
         return False
     try:

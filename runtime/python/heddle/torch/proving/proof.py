@@ -89,8 +89,9 @@ def _blows_up(copies: Copies, args: Any, kwargs: Any, gradients: bool) -> bool:
         return x * (1 + 8 * torch.finfo(x.dtype).eps * signs)
     with same_random():
         one = passed(copies.one(), args, kwargs, gradients)
+    args, kwargs = fresh(args, kwargs, nudged)
     with same_random():
-        other = passed(copies.one(), *fresh(args, kwargs, nudged), gradients)
+        other = passed(copies.one(), args, kwargs, gradients)
     most = max((within(y) for y in one[0].values()), default=0.0)
     return any(not bool(y.isfinite().all()) or far(b.get(name, y), y) > limit
                for a, b, limit in zip(one, other, (most, 10 * most, 10 * most)) for name, y in a.items())
