@@ -66,7 +66,9 @@ esac
 exec 9>"$folder/lock"
 flock 9 # a build of this folder that runs already is waited for
 command -v ccache >/dev/null && given=-DCMAKE_C_COMPILER_LAUNCHER=ccache
-export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 # what another folder beside this one has compiled alike is taken
+# What another folder beside this one has compiled alike is taken; what a file includes is told by its own compilation,
+# where ccache is empty a preprocessor less for each.
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
 [ -f "$folder/CMakeCache.txt" ] || given="-G Ninja $given" # a folder keeps the generator that it has
 # Of the architectures of GPUs one: the long tier compiles for the others.
 configure() { [ -n "$given_folder" ] || cmake --preset "$preset" -DHEDDLE_TESTS=ON -DCMAKE_CUDA_ARCHITECTURES=90-real $given; }

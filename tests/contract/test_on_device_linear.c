@@ -93,7 +93,9 @@ HD_CASE(each_method_by_way_of_the_host)
     run_random(3, "threads", HEDDLE_WIRE_HOST, each_method, 1);
 }
 
+#ifndef __SANITIZE_THREAD__ /* which does not see what goes between them */
 HD_CASE(each_method_on_processes)
 {
     run_random(2, "shm", HEDDLE_WIRE_PEER, each_method, 1);
 }
+#endif

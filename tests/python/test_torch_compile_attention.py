@@ -1,6 +1,11 @@
 """torch.compile of attention over a sharded sequence: one graph for all lengths, against the same uncompiled."""
+import os
+
 from ranks import fork
 from test_torch_attention import COMMON
+
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no helpers of its own, which would be forked
+import torch._inductor.compile_fx  # once for all ranks
 
 COMMON += """
 def graphs():
