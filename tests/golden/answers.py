@@ -3,9 +3,10 @@
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
+
+import within
 
 HEDDLE = os.environ["HEDDLE"]
 TWO = ["--machine", "2x8xh100-nvlink+ib400"]
@@ -17,7 +18,7 @@ failed = 0
 
 
 def say(*words):
-    return subprocess.run([HEDDLE, *words], capture_output=True, text=True, check=True, timeout=300).stdout
+    return within.answer([HEDDLE, *words], 300)
 
 
 def ask(command, *words):
@@ -172,7 +173,7 @@ def modules_run_by_the_methods_they_name():
             say("plan", path, *mesh, "--output", saved)
             again = ask("simulate", path, "--schedule", saved, "--machine", "8xh100-nvlink")["bytes_total"]
             need(f"module with {method}: read again", again == plan["bytes_total"], plan)
-            other = subprocess.run([HEDDLE, "plan", path, *mesh, "--method", "mod=usp"], capture_output=True, text=True)
+            other = within.run([HEDDLE, "plan", path, *mesh, "--method", "mod=usp"])
             admitted = "there are auto, local" + (f", {method}" if method else "")
             need("usp is refused", other.returncode == 2 and other.stderr.strip().endswith(admitted), other.stderr)
 

@@ -14,7 +14,7 @@ failed=0
 right() {
     local what=$1
     shift
-    timeout 120 "$HEDDLE" verify "$@" --transport mpi --deadline 20 >"$folder/out" 2>&1 </dev/null
+    within 120 "$HEDDLE" verify "$@" --transport mpi --deadline 20 >"$folder/out" 2>&1 </dev/null
     local rc=$?
     if [ $rc != 0 ] || ! grep -q "right on mpi" "$folder/out"; then
         echo "FAILED $what: exit $rc: heddle verify $*"

@@ -29,7 +29,7 @@ says "full disk" 1 "full.svg: cannot be written" "$xl" --mesh sp=4 -o "$folder/f
 draws() { # WHAT ARGUMENTS...: it exits with 0 and says nothing
     local what=$1
     shift
-    if ! timeout 120 "$HEDDLE" draw "$@" >"$folder/out" 2>&1 || [ -s "$folder/out" ]; then
+    if ! within 120 "$HEDDLE" draw "$@" >"$folder/out" 2>&1 || [ -s "$folder/out" ]; then
         echo "FAILED $what:"
         cat "$folder/out"
         failed=1
@@ -56,7 +56,7 @@ draws "a note" "$folder/evil.json" -o "$folder/evil.html"
 
 # A measured run beside the forecast.
 "$HEDDLE" plan "$tiny" --mesh sp=2 -o "$folder/tiny.json" >/dev/null || failed=1
-timeout 120 "$HEDDLE" run "$tiny" --schedule "$folder/tiny.json" --json >"$folder/run.json" || failed=1
+within 120 "$HEDDLE" run "$tiny" --schedule "$folder/tiny.json" --json >"$folder/run.json" || failed=1
 draws "measured beside" "$tiny" --schedule "$folder/tiny.json" --machine cpu -o "$folder/both.json" \
     --measured "$folder/run.json"
 says "of another schedule" 5 "it is of another schedule" "$xl" --mesh sp=2 --machine cpu -o "$folder/other.json" \

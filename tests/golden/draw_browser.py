@@ -1,8 +1,7 @@
 """Has a browser show every picture and page of a folder (draw_browser.sh), 1200 pixels wide, light and dark."""
-import html, json, os, pathlib, re, struct, subprocess, sys, zlib
+import html, json, pathlib, re, struct, sys, within, zlib
 
 folder = pathlib.Path(sys.argv[1])
-limit_s = 60 * float(os.environ.get("HEDDLE_TEST_TIME_SCALE", "1"))
 problems = []
 # What a page says of itself: texts that meet or leave their picture, how wide it is, whether tables sort.
 SCRIPT = """<pre id="found"></pre><script>
@@ -26,7 +25,7 @@ texts:document.querySelectorAll('svg text').length,order:order});</script>"""
 def browse(address, *options):
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,900",
                "--disable-background-networking", f"--user-data-dir={folder}/profile", *options, address.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=limit_s).stdout
+    return within.run(command, 60).stdout
 
 
 def colours(file):

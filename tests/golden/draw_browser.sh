@@ -9,7 +9,7 @@ folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 models=$HEDDLE_SOURCE/examples/models
 draw() {
-    timeout 120 "$HEDDLE" draw "$@" || exit 1
+    within 120 "$HEDDLE" draw "$@" || exit 1
 }
 draw "$models/stdit3-xl2.yaml" --mesh sp=4 -o "$folder/plain.svg"
 draw "$models/stdit3-xl2.yaml" --mesh node=2,sp=4 --size b=2 --machine 2x8xh100-nvlink+ib400 -o "$folder/axes.svg"

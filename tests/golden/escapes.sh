@@ -13,7 +13,7 @@ shown='\x1b[31mred\x9b31m\x07'
 clean() {
     local what=$1 text=$2
     shift 2
-    timeout 20 "$HEDDLE" "$@" >"$work/out" 2>&1 </dev/null
+    within 20 "$HEDDLE" "$@" >"$work/out" 2>&1 </dev/null
     local code=$?
     if [ $code != 2 ] || ! grep -qF -- "$text" "$work/out"; then
         echo "FAILED $what: exit $code, wanted 2 and '$text' in: $(cat -v "$work/out")"
@@ -78,7 +78,7 @@ clean "a line of attention" "heddle: " verify attention "$red"
 if ! command -v python3 >/dev/null; then
     not_here python "JSON is not read back: no python3"
 else
-    timeout 60 "$HEDDLE" run "$model" --ranks 2 --layers 1 --size t=3,s=5 --json --check >"$work/out" || failed=1
+    within 60 "$HEDDLE" run "$model" --ranks 2 --layers 1 --size t=3,s=5 --json --check >"$work/out" || failed=1
     python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$work/out" || failed=1
 fi
 [ $failed = 0 ] && echo ok

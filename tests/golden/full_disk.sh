@@ -15,7 +15,7 @@ short() {
     for before in nothing something; do
         rm -rf "$work/disk" && mkdir "$work/disk"
         [ $before = nothing ] || echo "as it was" >"$work/disk/$file"
-        (ulimit -f 1 && timeout 60 "$HEDDLE" "$@") >"$work/out" 2>"$work/err" </dev/null
+        (ulimit -f 1 && within 60 "$HEDDLE" "$@") >"$work/out" 2>"$work/err" </dev/null
         local code=$?
         [ $code = 1 ] || fail "$what: exit $code, wanted 1: $(cat "$work/err")"
         grep -q "$file: cannot be written: File too large" "$work/err" || fail "$what: $(cat "$work/err")"
@@ -48,7 +48,7 @@ rm "$work/there/s.json"
 
 # once ARGUMENTS...: with a full standard output
 once() {
-    timeout 60 "$HEDDLE" "$@" >/dev/full 2>"$work/err" </dev/null
+    within 60 "$HEDDLE" "$@" >/dev/full 2>"$work/err" </dev/null
     local code=$?
     if [ $code != 1 ] || [ "$(wc -l <"$work/err")" != 1 ] || ! grep -q '^heddle: standard output could not be written' "$work/err"; then
         fail "heddle $*: exit $code, wanted 1 and one sentence: $(cat "$work/err")"

@@ -107,7 +107,7 @@ C
     cmake --build mpi/build >/dev/null
     cc mpi.c $(pkg-config --cflags --libs heddle-mpi) $(pkg-config --variable=rpath_flag heddle-mpi) -o mpi_app
     for program in mpi/build/app ./mpi_app; do
-        env -u LD_LIBRARY_PATH timeout 60 mpirun --oversubscribe --allow-run-as-root --bind-to none -n 2 $program </dev/null >out
+        within 60 env -u LD_LIBRARY_PATH mpirun --oversubscribe --allow-run-as-root --bind-to none -n 2 $program </dev/null >out
         grep -qx "2 ranks" out || { echo "$program: $(cat out)"; exit 1; }
     done
 fi

@@ -3,9 +3,10 @@
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
+
+import within
 
 HEDDLE, SOURCE = os.environ["HEDDLE"], os.environ["HEDDLE_SOURCE"]
 GPUS = ["--machine", "8xh100-nvlink"]
@@ -50,10 +51,9 @@ def main():
     failed, (known, text) = 0, documented()
     with tempfile.TemporaryDirectory() as folder:
         for i in (0, 1):
-            saved = [HEDDLE, "plan", *PLAN, "-o", f"{folder}/{i}.json"]
-            subprocess.run(saved, check=True, capture_output=True, timeout=60)
+            within.answer([HEDDLE, "plan", *PLAN, "-o", f"{folder}/{i}.json"])
         for words in [*WAYS, ["diff", f"{folder}/0.json", f"{folder}/1.json"]]:
-            done = subprocess.run([HEDDLE, *words, "--json"], capture_output=True, text=True, timeout=120)
+            done = within.run([HEDDLE, *words, "--json"])
             what = " ".join(words[:2])
             if done.returncode != 0:
                 print("FAILED", what, done.returncode, done.stderr)

@@ -18,7 +18,7 @@ have_mpi && transports+=(mpi)
 judge() {
     local code=$1 text=$2 rc
     shift 2
-    LD_PRELOAD=$damage timeout 120 "$HEDDLE" "$@" >"$folder/out" 2>&1 </dev/null
+    LD_PRELOAD=$damage within 120 "$HEDDLE" "$@" >"$folder/out" 2>&1 </dev/null
     rc=$?
     if [ $rc != "$code" ] || ! grep -qF -- "$text" "$folder/out"; then
         echo "FAILED HEDDLE_DAMAGE=${HEDDLE_DAMAGE:-} $*: exit $rc (wanted $code), wanted '$text' in:"

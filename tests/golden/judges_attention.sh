@@ -2,6 +2,7 @@
 # Judges that can fail: heddle verify attention and verify linear-attention with one result spoilt on one rank. Each has
 # to end in exit code 5 and say which number of which rank is off, and by how much; unspoilt, in exit code 0.
 set -u
+. "${HEDDLE_SOURCE:?}/tests/support/within.sh"
 : "${HEDDLE:?}" "${HEDDLE_BUILD:?}"
 failed=0
 library=$HEDDLE_BUILD/libheddle_damage.so
@@ -13,7 +14,7 @@ export ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0"
 judge() {
     local damage=$1 code=$2 text=$3
     shift 3
-    out=$(LD_PRELOAD=$library HEDDLE_DAMAGE=$damage timeout 60 "$HEDDLE" verify "$@" 2>&1 </dev/null)
+    out=$(LD_PRELOAD=$library HEDDLE_DAMAGE=$damage within 60 "$HEDDLE" verify "$@" 2>&1 </dev/null)
     local rc=$?
     if [ $rc != "$code" ] || ! grep -qE -- "$text" <<<"$out"; then
         echo "FAILED $damage: exit $rc, wanted $code and '$text': heddle verify $*"

@@ -17,7 +17,7 @@ fail() {
     exit 1
 }
 run() { # OUTPUT, options
-    timeout 120 "$latte" "$work/plain" --text-tokens 7 --output "$work/$1.npy" "${@:2}" >"$work/out" 2>&1 || fail "$*"
+    within 120 "$latte" "$work/plain" --text-tokens 7 --output "$work/$1.npy" "${@:2}" >"$work/out" 2>&1 || fail "$*"
 }
 same() {
     cmp -s "$work/$1.npy" "$work/$2.npy" || fail "$3: other bits"
@@ -81,7 +81,7 @@ read -r said_three counted_three <<<"$(copied 3)"
 # --- refused ----------------------------------------------------------------------------------------------------------
 refused() { # exit code, part of the sentence, options
     local got=0
-    timeout 60 "$latte" "$work/plain" "${@:3}" >"$work/out" 2>&1 </dev/null || got=$?
+    within 60 "$latte" "$work/plain" "${@:3}" >"$work/out" 2>&1 </dev/null || got=$?
     [ "$got" = "$1" ] && grep -q -- "$2" "$work/out" || fail "${*:3}: exit code $got"
     [ "$(wc -l <"$work/out")" = 1 ] || fail "${*:3}: more than a sentence"
 }

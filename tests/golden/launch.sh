@@ -23,7 +23,7 @@ fail() {
 runs() {
     local wanted=$1 words=$2 code
     shift 2
-    timeout 60 "$@" >"$work/out" 2>"$work/err" </dev/null
+    within 60 "$@" >"$work/out" 2>"$work/err" </dev/null
     code=$?
     [ "$code" = "$wanted" ] || fail "$*: exit code $code, wanted $wanted"
     if [ -z "$words" ]; then
@@ -52,8 +52,8 @@ runs 0 '' env RANK=5 WORLD_SIZE=2 "$HEDDLE" verify 'u8[t=4] on [sp=1]: t@sp -> *
 together() {
     local rank pids=()
     for rank in 0 1; do
-        env RANK=$rank WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_PORT=$$ SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 \
-            SLURM_STEP_NUM_TASKS=1 OMPI_COMM_WORLD_SIZE=1 timeout 60 "$@" >"$work/out.$rank" 2>"$work/err.$rank" </dev/null &
+        within 60 env RANK=$rank WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_PORT=$$ SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_ID=0 \
+            SLURM_STEP_NUM_TASKS=1 OMPI_COMM_WORLD_SIZE=1 "$@" >"$work/out.$rank" 2>"$work/err.$rank" </dev/null &
         pids+=($!)
     done
     codes=''
@@ -84,7 +84,7 @@ done
 runs 1 'heddle: rank 1: rank 0 of this host' env RANK=1 WORLD_SIZE=2 MASTER_PORT=$$ "$HEDDLE" verify "$line" --deadline 1
 if have_mpi; then
     mpi=(mpirun --quiet --oversubscribe --allow-run-as-root --bind-to none)
-    timeout 60 "${mpi[@]}" -n 1 "$HEDDLE" verify "$line" --deadline 20 : -n 1 "$HEDDLE" verify "$line" --frobnicate \
+    within 60 "${mpi[@]}" -n 1 "$HEDDLE" verify "$line" --deadline 20 : -n 1 "$HEDDLE" verify "$line" --frobnicate \
         >"$work/out" 2>"$work/err" </dev/null && fail 'mpirun: a bad option of rank 1 alone'
     grep -q '^heddle: rank 1: .*--frobnicate' "$work/err" || fail 'mpirun: rank 1 is not heard'
     RANK=0 WORLD_SIZE=1 runs 0 '' "$HEDDLE" verify "$line" --transport mpi --ranks 2
@@ -105,7 +105,7 @@ for stream in 0 1 2; do
     reader=$!
     exec 9<>"$work/frames" # does not wait; the command opens its end when it may
     kept=
-    for _ in $(seq $((600 * ${HEDDLE_TEST_TIME_SCALE:-1}))); do
+    for _ in $(seq "$(scaled 600)"); do
         readlink /proc/$reader/fd/* 2>/dev/null | grep -qxF "$work/frames" && kept=$(readlink "/proc/$reader/fd/$stream") && break
         sleep 0.1
     done

@@ -14,7 +14,7 @@ trap 'for i in 1 2 3 4 5 6 7 8 9; do rmdir "$group" 2>/dev/null && break; sleep 
 limited() {
     local wanted=$1 words=$2
     shift 2
-    (echo "$BASHPID" >"$group/cgroup.procs" && exec timeout 60 "$HEDDLE" "$@") >"$work/out" 2>&1 </dev/null
+    (echo "$BASHPID" >"$group/cgroup.procs" && within 60 "$HEDDLE" "$@") >"$work/out" 2>&1 </dev/null
     local code=$?
     [ $code = "$wanted" ] || fail "heddle $*: exit $code, wanted $wanted: $(cat "$work/out")"
     grep -q "$words" "$work/out" || fail "heddle $*: no '$words': $(cat "$work/out")"

@@ -21,7 +21,7 @@ failed=0
 exits() {
     local what=$1 code=$2
     shift 2
-    timeout 120 "$HEDDLE" "$@" >"$folder/out" 2>&1 </dev/null
+    within 120 "$HEDDLE" "$@" >"$folder/out" 2>&1 </dev/null
     local rc=$?
     if [ "$rc" != "$code" ]; then
         echo "FAILED $what: exit $rc, wanted $code: heddle $*"
@@ -51,7 +51,7 @@ exits "another mesh" 2 verify 'bf16[t=8 s=8] on [sp=4]: t@sp -> s@sp' --ranks 3 
 counted() {
     local line=$1 ranks=$2
     rm -f "$folder"/count.*
-    timeout 120 mpirun --allow-run-as-root --oversubscribe --bind-to none -n "$ranks" \
+    within 120 mpirun --allow-run-as-root --oversubscribe --bind-to none -n "$ranks" \
         -x "LD_PRELOAD=$HEDDLE_BUILD/libheddle_pmpi_count.so" -x "PMPI_COUNT_FILE=$folder/count" \
         "$HEDDLE" verify "$line" --transport mpi --messages >"$folder/out" 2>&1 </dev/null ||
         { echo "FAILED counted: $line"; tail -20 "$folder/out"; failed=1; return; }

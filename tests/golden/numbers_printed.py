@@ -5,8 +5,9 @@ import itertools
 import json
 import os
 import re
-import subprocess
 import sys
+
+import within
 
 HEDDLE, MODELS = os.environ["HEDDLE"], os.path.join(os.environ["HEDDLE_SOURCE"], "examples/models")
 BYTES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2, "u8": 1, "i32": 4, "i8": 1, "bool": 1, "f8e4m3": 1, "f8e5m2": 1}
@@ -25,9 +26,7 @@ wrong = []
 
 
 def run(*arguments):
-    return subprocess.run(
-        [HEDDLE, *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=True
-    ).stdout.decode()
+    return within.answer([HEDDLE, *arguments])
 
 
 def need(where, what, found, wanted):

@@ -15,7 +15,7 @@ ulimit -c 0
 
 # on CPU ARGUMENT...
 on() {
-    timeout 120 qemu-x86_64 -cpu "$1" "$HEDDLE" "${@:2}" >"$out" 2>&1 </dev/null
+    within 120 qemu-x86_64 -cpu "$1" "$HEDDLE" "${@:2}" >"$out" 2>&1 </dev/null
     local code=$?
     [ $code = 0 ] && return
     echo "FAILED: on $1, heddle ${*:2}: exit code $code"

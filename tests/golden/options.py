@@ -9,11 +9,12 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+
+import within
 
 HEDDLE, SOURCE = os.environ["HEDDLE"], os.environ["HEDDLE_SOURCE"]
 WORK = tempfile.mkdtemp(dir=os.environ["WORK"])
@@ -65,10 +66,8 @@ class Fails:
 
 
 def run(arguments):
-    done = subprocess.run(
-        [HEDDLE] + arguments, stdin=subprocess.DEVNULL, capture_output=True, timeout=300, check=False
-    )
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    done = within.run([HEDDLE, *arguments], 300)
+    return done.returncode, done.stdout, done.stderr
 
 
 def out(pattern):

@@ -37,9 +37,9 @@ cc -std=c17 -D_GNU_SOURCE -Wall -Wextra -Werror -I"$HEDDLE_SOURCE" -I"$HEDDLE_SO
     $(pkg-config --libs hwloc yaml-0.1) -ldnnl -lm -ldl -lpthread -o "$work/program"
 # Whoever comes first waits for the other.
 for first in 0 1; do
-    MEET=$first/2/$$ timeout 60 "$work/program" >"$work/$first" &
+    MEET=$first/2/$$ within 60 "$work/program" >"$work/$first" &
     sleep 0.3
-    MEET=$((1 - first))/2/$$ timeout 60 "$work/program" >"$work/$((1 - first))" || { cat "$work/$((1 - first))"; exit 1; }
+    MEET=$((1 - first))/2/$$ within 60 "$work/program" >"$work/$((1 - first))" || { cat "$work/$((1 - first))"; exit 1; }
     wait $! || { cat "$work/$first"; exit 1; }
     grep -q '^meet: 2 ranks' "$work/0" || { cat "$work/0"; exit 1; }
 done

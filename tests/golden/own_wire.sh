@@ -48,9 +48,9 @@ C
 cc -std=c17 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -I"$work" -I"$HEDDLE_SOURCE" -I"$HEDDLE_SOURCE/include" -I"$HEDDLE_BUILD/include" \
     "$work/main.c" "$HEDDLE_SOURCE"/tests/support/{wire,carrier}_fetch.c "$HEDDLE_SOURCE"/runtime/{comm/device,move/carrier}.c \
     "$HEDDLE_BUILD"/libheddle_{verify,files,internal}.a $(pkg-config --libs hwloc yaml-0.1) -ldnnl -lm -ldl -lpthread -o "$work/program"
-timeout 120 "$work/program" 3 'f32[t=7 s=8 c=5] on [sp=3]: t@sp -> s@sp' 'u8[t=5 s=7] on [sp=3]: s@sp -> *'
-timeout 120 "$work/program" 4 'bf16[t=7 s=8 c=6] on [a=2 b=2]: t@a,s@b -> s@a,c@b'
+within 120 "$work/program" 3 'f32[t=7 s=8 c=5] on [sp=3]: t@sp -> s@sp' 'u8[t=5 s=7] on [sp=3]: s@sp -> *'
+within 120 "$work/program" 4 'bf16[t=7 s=8 c=6] on [a=2 b=2]: t@a,s@b -> s@a,c@b'
 # What the carrier has not is refused by its own sentence, on every rank.
-! timeout 120 "$work/program" 2 'f32[t=4 s=4] on [sp=2]: sum@sp -> t@sp' >"$work/said" || { echo "a sum was made"; exit 1; }
+! within 120 "$work/program" 2 'f32[t=4 s=4] on [sp=2]: sum@sp -> t@sp' >"$work/said" || { echo "a sum was made"; exit 1; }
 grep -q 'the wire fetch neither adds nor clears' "$work/said" || { cat "$work/said"; exit 1; }
 echo "a wire of two files and its name: passed"

@@ -18,10 +18,9 @@ cc -std=c17 -D_GNU_SOURCE -Wall -Wextra -Werror -fPIC -shared -fvisibility=hidde
 mkdir "$work/tree"
 ln -s "$HEDDLE_SOURCE/examples" "$work/tree/examples"
 sed -n '/^### 5. As a plug-in/,/^### 6/s/^    //p' "$HEDDLE_SOURCE/docs/extending.md" >"$work/page.sh"
-(cd "$work/tree" && echo wait >>"$work/page.sh" && HOME=$work timeout 120 bash -eu "$work/page.sh") >"$work/page" 2>&1 &&
+(cd "$work/tree" && echo wait >>"$work/page.sh" && HOME=$work within 120 bash -eu "$work/page.sh") >"$work/page" 2>&1 &&
     grep -q ' elements' "$work/page" || { echo "FAILED: the lines of docs/extending.md"; cat "$work/page.sh" "$work/page"; exit 1; }
 heddle=$work/heddle/bin/heddle
-scale=${HEDDLE_TEST_TIME_SCALE:-1}
 
 meeting=0
 # ranks N ARGUMENT...: N processes of the command line; their exit codes in $codes, what they say in $work/N
@@ -33,7 +32,7 @@ ranks() {
     codes=
     for ((r = 0; r < n; r++)); do
         HEDDLE_RANK=$r HEDDLE_SIZE=$n HEDDLE_KEY=plugin SOCKETS_FOLDER=$work/m$meeting \
-            timeout $((120 * scale)) "$heddle" "$@" >"$work/$r" 2>&1 </dev/null &
+            within 120 "$heddle" "$@" >"$work/$r" 2>&1 </dev/null &
         pids+=($!)
     done
     for r in "${pids[@]}"; do
@@ -120,10 +119,10 @@ C
 cc -std=c17 -Wall -Wextra -Werror "$work/interrupt.c" $(pkg-config --cflags --libs heddle) -o "$work/interrupt"
 export LD_LIBRARY_PATH=$(dirname "$(find "$work/heddle" -name libheddle.so)") HEDDLE_SIZE=2 HEDDLE_KEY=plugin
 mkdir "$work/alone" "$work/both"
-SOCKETS_FOLDER=$work/alone HEDDLE_RANK=0 timeout $((30 * scale)) "$work/interrupt" 2 >"$work/0"
+SOCKETS_FOLDER=$work/alone HEDDLE_RANK=0 within 30 "$work/interrupt" 2 >"$work/0"
 grep -q 'HEDDLE_ERR_INTERRUPTED: rank 0 was interrupted' "$work/0" || fail "an interrupt at the meeting"
-SOCKETS_FOLDER=$work/both HEDDLE_RANK=1 timeout $((30 * scale)) "$work/interrupt" >"$work/1" &
-SOCKETS_FOLDER=$work/both HEDDLE_RANK=0 timeout $((30 * scale)) "$work/interrupt" 1000000 >"$work/0"
+SOCKETS_FOLDER=$work/both HEDDLE_RANK=1 within 30 "$work/interrupt" >"$work/1" &
+SOCKETS_FOLDER=$work/both HEDDLE_RANK=0 within 30 "$work/interrupt" 1000000 >"$work/0"
 wait $!
 grep -q 'HEDDLE_ERR_INTERRUPTED: rank 0 was interrupted' "$work/0" || fail "an interrupt in a wait"
 grep -q 'HEDDLE_ERR_PEER: rank 0' "$work/1" || fail "the other rank of an interrupt"

@@ -6,7 +6,6 @@ set -uo pipefail
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 model=$HEDDLE_SOURCE/tests/golden/tiny.yaml
 work=$(mktemp -d)
-scale=${HEDDLE_TEST_TIME_SCALE:-1} # of limits of time
 trap 'rm -rf "$work"' EXIT
 
 fail() {
@@ -15,7 +14,7 @@ fail() {
     exit 1
 }
 step() { # ARGUMENTS...: runs, leaves $code
-    timeout $((60 * scale)) "$HEDDLE" run "$model" --backward "$@" >"$work/out" 2>"$work/err" </dev/null
+    within 60 "$HEDDLE" run "$model" --backward "$@" >"$work/out" 2>"$work/err" </dev/null
     code=$?
 }
 good() {
@@ -91,7 +90,7 @@ PY
 fi
 
 # Bad input.
-timeout $((20 * scale)) "$HEDDLE" run "$model" --ranks 2 --recompute >"$work/out" 2>"$work/err"
+within 20 "$HEDDLE" run "$model" --ranks 2 --recompute >"$work/out" 2>"$work/err"
 [ $? = 2 ] && grep -q "recompute is for the backward" "$work/err" || fail "--recompute alone"
 
 # Rank 1 fails, or dies in, a transport call on the way back: of a number beyond those that make and time the plans, which

@@ -9,7 +9,7 @@ model=$HEDDLE_SOURCE/tests/golden/tiny.yaml
 refuses() {
     local wanted=$1 words=$2
     shift 2
-    timeout $((20 * ${HEDDLE_TEST_TIME_SCALE:-1})) "$HEDDLE" run "$@" >"$work/out" 2>"$work/err" </dev/null
+    within 20 "$HEDDLE" run "$@" >"$work/out" 2>"$work/err" </dev/null
     local code=$?
     if [ $code != "$wanted" ] || [ "$(wc -l <"$work/err")" != 1 ] || ! grep -qF -- "$words" "$work/err" || [ -s "$work/out" ]; then
         echo "FAILED: heddle run $*" >&2
@@ -133,7 +133,7 @@ fi
 
 # A file that does not end.
 refuses 2 '/dev/zero' "$model" --weights /dev/zero
-yes | timeout $((20 * ${HEDDLE_TEST_TIME_SCALE:-1})) "$HEDDLE" run "$model" --input - >"$work/out" 2>"$work/err"
+yes | within 20 "$HEDDLE" run "$model" --input - >"$work/out" 2>"$work/err"
 [ "${PIPESTATUS[1]}" = 2 ] && grep -q 'not a YUV4MPEG2 clip' "$work/err" || { echo "FAILED: endless input" >&2; failed=1; }
 
 # Messages where none can be sent.
@@ -143,10 +143,10 @@ refuses 2 '--hosts needs --transport tcp or mpi' "$model" --ranks 2 --transport 
 # A file that cannot be written: said before anything runs, or when it is full.
 refuses 2 'no/such/y.npy: cannot be written' "$model" --size t=3,s=5 --layers 1 --output "$work/no/such/y.npy"
 ln -s /dev/full "$work/full.npy"
-timeout $((20 * ${HEDDLE_TEST_TIME_SCALE:-1})) "$HEDDLE" run "$model" --size t=3,s=5 --layers 1 --output "$work/full.npy" >/dev/null 2>"$work/err"
+within 20 "$HEDDLE" run "$model" --size t=3,s=5 --layers 1 --output "$work/full.npy" >/dev/null 2>"$work/err"
 [ $? = 1 ] && grep -q 'full.npy' "$work/err" || { echo "FAILED: output on a full disk" >&2; failed=1; }
 for transport in threads shm; do
-    timeout $((20 * ${HEDDLE_TEST_TIME_SCALE:-1})) "$HEDDLE" run "$model" --size t=3,s=5 --layers 1 --ranks 2 --transport $transport >/dev/full 2>"$work/err"
+    within 20 "$HEDDLE" run "$model" --size t=3,s=5 --layers 1 --ranks 2 --transport $transport >/dev/full 2>"$work/err"
     [ $? = 1 ] && grep -q 'standard output' "$work/err" || { echo "FAILED: report on a full disk" >&2; failed=1; }
 done
 [ $failed = 0 ] && echo ok

@@ -2,6 +2,7 @@
 # The n-th transport call of a rank fails, or the rank dies in it, or calls come late: heddle run exits 1 and names the
 # rank, long before the deadline, or its result is right.
 set -uo pipefail
+. "$HEDDLE_SOURCE/tests/support/within.sh"
 work=$(mktemp -d)
 model=$work/tiny.yaml # a name by which its processes are found
 cp "$HEDDLE_SOURCE/tests/golden/tiny.yaml" "$model"
@@ -12,7 +13,7 @@ fail() {
     exit 1
 }
 run() { # TRANSPORT: runs, leaves $code
-    timeout $((30 * ${HEDDLE_TEST_TIME_SCALE:-1})) "$HEDDLE" run "$model" --size t=5,s=9 --layers 1 --ranks 3 \
+    within 30 "$HEDDLE" run "$model" --size t=5,s=9 --layers 1 --ranks 3 \
         --transport "$1" --check --deadline 3600 \
         >"$work/out" 2>"$work/err" </dev/null
     code=$?

@@ -5,7 +5,7 @@ set -uo pipefail
 model=$HEDDLE_SOURCE/tests/golden/tiny.yaml
 rounds=${FAULT_ROUNDS:-5}
 work=$(mktemp -d)
-scale=${HEDDLE_TEST_TIME_SCALE:-1} # of limits of time
+. "$HEDDLE_SOURCE/tests/support/within.sh"
 trap 'rm -rf "$work"' EXIT
 
 fail() {
@@ -16,7 +16,7 @@ now_ms() { date +%s%3N; }
 # The command's process group, kept apart by setsid: anyone alive in it?
 alive() { ps -o pid=,stat= -g "$1" 2>/dev/null | grep -v ' Z' ; }
 gone_soon() {
-    for _ in $(seq $((40 * scale))); do
+    for _ in $(seq "$(scaled 40)"); do
         [ -z "$(alive "$1")" ] && return 0
         sleep 0.1
     done
@@ -26,7 +26,7 @@ start() { # arguments
     setsid "$HEDDLE" run "$model" --ranks 4 --transport shm --passes 1000000 "$@" \
         >"$work/out" 2>"$work/err" &
     command=$!
-    for _ in $(seq $((500 * scale))); do
+    for _ in $(seq "$(scaled 500)"); do
         mapfile -t ranks < <(pgrep -P $command)
         [ ${#ranks[@]} = 4 ] && return 0
         sleep 0.01
@@ -50,7 +50,7 @@ for round in $(seq "$rounds"); do
     [ $code = 1 ] || fail "round $round: exit code $code, not 1: $(cat "$work/err")"
     grep -Eq "rank $victim" "$work/err" || fail "round $round: rank $victim is not named: $(cat "$work/err")"
     grep -Eq "stage '|weights|the epilogue|before|gradients" "$work/err" || fail "round $round: no stage is named: $(cat "$work/err")"
-    [ $took -lt $((4000 * scale)) ] || fail "round $round: noticed only after $took ms"
+    [ $took -lt "$(scaled 4000)" ] || fail "round $round: noticed only after $took ms"
     gone_soon $command || fail "round $round: still running: $(alive $command)"
     echo "round $round: rank $victim killed, $took ms, $(cat "$work/err")"
 done

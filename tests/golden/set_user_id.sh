@@ -48,7 +48,7 @@ cc -shared -fPIC "$work/theirs.c" -o "$work/theirs/libheddle_theirs.so" && cp "$
     fail "it does not build"
 
 run() { # to $work/out
-    timeout 60 setpriv --reuid=$nobody --regid=$nobody --clear-groups env HEDDLE_MODULE_PATH="$work/theirs" HWLOC_PLUGINS_PATH="$work/theirs" \
+    within 60 setpriv --reuid=$nobody --regid=$nobody --clear-groups env HEDDLE_MODULE_PATH="$work/theirs" HWLOC_PLUGINS_PATH="$work/theirs" \
         HEDDLE_RANK=1 HEDDLE_SIZE=2 HEDDLE_KEY=k "$work/ours/app" >"$work/out" 2>&1 </dev/null || fail "exit code $?: $(cat "$work/out")"
 }
 run

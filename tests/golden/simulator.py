@@ -8,9 +8,10 @@ a fixed part (two points: a factor, too), and the others are predicted. Where it
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
+
+import within
 
 HEDDLE, SOURCE = os.environ["HEDDLE"], os.environ["HEDDLE_SOURCE"]
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
@@ -90,9 +91,7 @@ def file(name, text):
 
 
 def ask(*words):
-    done = subprocess.run([HEDDLE, *map(str, words), "--json"], capture_output=True, timeout=60, check=False)
-    assert done.returncode == 0, (words, done.stderr.decode())
-    return json.loads(done.stdout)
+    return json.loads(within.answer([HEDDLE, *words, "--json"]))
 
 
 def attention(problem, mesh, method, machine, *more):

@@ -3,10 +3,10 @@ operations that shares nothing with the library but the formulas of docs/blocks.
 sentence where the program's numbers differ."""
 import itertools
 import os
-import subprocess
 import sys
 
 import numpy as np
+import within
 
 SAMPLES, T, S, C, TOKENS, STEPS, DECAY, CLIP = 2, 7, 11, 24, 6, 3, 0.05, 0.7
 STAGES = [
@@ -301,8 +301,9 @@ def main():
     expected = reference(problem)
     bad = 0
     for run in RUNS:
-        done = subprocess.run([program, folder] + [str(a) for a in run], timeout=120)
-        for line in compare(folder, problem, expected, run) if done.returncode == 0 else ["exit %d" % done.returncode]:
+        done = within.run([program, folder, *run])
+        failed = ["exit %d: %s" % (done.returncode, done.stderr)] if done.returncode != 0 else None
+        for line in failed or compare(folder, problem, expected, run):
             print("FAILED", run, line)
             bad = 1
     sys.exit(bad)

@@ -3,8 +3,9 @@
 import json
 import os
 import pty
-import subprocess
 import sys
+
+import within
 
 HEDDLE, SOURCE = os.environ["HEDDLE"], os.environ["HEDDLE_SOURCE"]
 COLUMNS = 100
@@ -49,8 +50,7 @@ def wide(text):
 def of_model(way, plan):
     if way[-1] != "*":
         return [way[0], *plan, *way[1:]]
-    done = subprocess.run([HEDDLE, "plan", *plan, "--json"], capture_output=True, timeout=60, check=True)
-    stage = json.loads(done.stdout)["stages"][0]["name"]
+    stage = json.loads(within.answer([HEDDLE, "plan", *plan, "--json"]))["stages"][0]["name"]
     asked = [f"--why-not={stage}=/{method}" for method in ("auto", "local")]
     return ["explain", *plan, *asked, f"--why-not={stage}=*"]
 
@@ -76,13 +76,13 @@ def on_terminal(words):
 def main():
     failed = 0
     for words in [of_model(way, plan) for plan in PLANS for way in WAYS] + OTHERS:
-        done = subprocess.run([HEDDLE, *words], capture_output=True, text=True, timeout=120, check=False)
+        done = within.run([HEDDLE, *words])
         if done.returncode not in (0, 3) or wide(done.stdout) or not done.stdout:
             print("FAILED", " ".join(words), done.returncode, done.stderr, *wide(done.stdout)[:3], sep="\n  ")
             failed = 1
     for words in COMPLAINTS:
         said, code = on_terminal(words)
-        one_line = subprocess.run([HEDDLE, *words], capture_output=True, text=True, timeout=60, check=False).stderr
+        one_line = within.run([HEDDLE, *words]).stderr
         if code != 2 or wide(said) or len(one_line) <= COLUMNS or one_line.count("\n") != 1:
             print("FAILED", words, code, said, one_line)
             failed = 1

@@ -5,6 +5,7 @@
 #
 # TAG is one word (docs/testing.md lists them). As in case.h, HEDDLE_TEST_ALLOW_SKIP holds the tags that may be missing
 # (unset: all), any other one ends the script with 1; HEDDLE_TEST_SKIP_LOG names a file that is told.
+. "${BASH_SOURCE[0]%/*}/within.sh"
 not_here() {
     local tag=$1
     shift
