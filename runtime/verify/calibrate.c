@@ -272,17 +272,23 @@ heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const 
 {
     const size_t bytes = (size_t)options->cache_bytes + 1;
     sitting sit = {comm, options, malloc(bytes)};
+    int lacks = 0, speaks = 0;
     *out = (calibrate_result){
         .sample = calloc(CALIBRATE_SAMPLES + 1, sizeof *out->sample), .overlap_slowdown = 1, .crowding_slowdown = 1};
-    heddle_status st = HEDDLE_OK;
+    heddle_status mine = HEDDLE_OK;
     if (out->sample == NULL) {
-        st = judge_no_memory("times", (CALIBRATE_SAMPLES + 1) * (double)sizeof *out->sample);
+        mine = judge_no_memory("times", (CALIBRATE_SAMPLES + 1) * (double)sizeof *out->sample);
     } else if (sit.others == NULL) {
-        st = judge_no_memory("what caches hold", (double)bytes);
+        mine = judge_no_memory("what caches hold", (double)bytes);
     } else {
         memset(sit.others, 1, bytes); /* pages of its own */
-        st = measure(out, &sit);
     }
+    heddle_status st = judge_first_problem(&lacks, &speaks, comm, mine != HEDDLE_OK);
+    if (st == HEDDLE_OK && lacks && mine == HEDDLE_OK) {
+        st = heddle_set_error(HEDDLE_ERR_PEER, "another rank has no memory to measure with");
+    }
+    st = mine != HEDDLE_OK ? mine : st;
+    st = st == HEDDLE_OK ? measure(out, &sit) : st;
     free(sit.others);
     return st;
 }

@@ -72,7 +72,8 @@ typedef struct calibrate_result {
 } calibrate_result;
 
 /* Collective, the same on every rank: every operation several times, all ranks at the same time, in five turns through
- * the list, because a machine's speed drifts; in one where there is little time. calibrate_free in any case. */
+ * the list, because a machine's speed drifts; in one where there is little time. calibrate_free in any case.
+ * HEDDLE_ERR_NOMEM, on the others HEDDLE_ERR_PEER: a rank lacks memory, before anything is measured. */
 heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const calibrate_options *options);
 void calibrate_free(calibrate_result *result);
 

@@ -1,4 +1,5 @@
-/* What heddle calibrate does before it times an operation: a block finds its weights out of the caches. */
+/* What heddle calibrate does before it times an operation: a block finds its weights out of the caches; and before it
+ * times any: every rank has the memory for it. */
 #include "case.h"
 
 #include "runtime/verify/calibrate.h"
@@ -80,4 +81,23 @@ HD_CASE(what_moves_is_in_the_caches)
         assert_null(run.operation->before);
     }
     assert_true(count > 1);
+}
+
+static void nobody_measures(const calibrate_sample *sample, int done, int of)
+{
+    (void)sample, (void)done, (void)of;
+    fail_msg("an operation is timed");
+}
+
+HD_RANK_CASE(a_rank_without_memory_is_known_before, "3 threads")
+{
+    const int lacks = heddle_comm_rank(comm) == 1;
+    const calibrate_options options = {
+        .seconds = 1, .cache_bytes = lacks ? INT64_MAX / 2 : 1, .watch = nobody_measures};
+    calibrate_result result;
+    HD_FAILS(lacks ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_PEER, calibrate_measure(&result, comm, &options));
+    assert_non_null(
+        strstr(heddle_last_error(), lacks ? "no memory for what caches hold" : "another rank has no memory"));
+    calibrate_free(&result);
+    return heddle_comm_barrier(comm); /* which nothing has spoilt */
 }
