@@ -76,32 +76,31 @@ int program_options(const program *p, int argc, char **argv)
 
 /* --- ranks -------------------------------------------------------------------------------------------------------- */
 
+/* As the rank of a launcher that this process is. */
+static heddle_status run_one(int64_t ranks, const heddle_comm_options *options, heddle_rank_main fn, void *arg)
+{
+    heddle_comm *comm = NULL;
+    heddle_status st = heddle_comm_open(&comm, "auto", options);
+    const int size = st == HEDDLE_OK ? heddle_comm_size(comm) : 0;
+    if (st == HEDDLE_OK && size != ranks) {
+        st = heddle_set_error(HEDDLE_ERR_ARG, "%d rank%s started, but %lld are wanted", size,
+                              size == 1 ? " was" : "s were", (long long)ranks);
+    }
+    st = st == HEDDLE_OK ? fn(comm, arg) : st;
+    heddle_comm_destroy(comm);
+    return st;
+}
+
 heddle_status program_run(int64_t ranks, const char *transport, const heddle_comm_options *options, heddle_rank_main fn,
                           void *arg)
 {
-    if (strcmp(transport, "auto") == 0) {
-        heddle_comm *comm = NULL;
-        heddle_comm_options want;
-        heddle_comm_options_init(&want);
-        want = options != NULL ? *options : want;
-        want.device = NULL; /* devices survive no fork: only who stays opens its own */
-        heddle_status st = heddle_comm_open(&comm, "auto", &want);
-        const int size = st == HEDDLE_OK ? heddle_comm_size(comm) : 0;
-        if (size > 1 && size != ranks) {
-            st = heddle_set_error(HEDDLE_ERR_ARG, "%d ranks were started, but %lld are wanted", size, (long long)ranks);
-        } else if (size > 1) {
-            st = options != NULL && options->device != NULL
-                     ? heddle_comm_attach_device(comm, options->device, options->wire)
-                     : HEDDLE_OK;
-            st = st == HEDDLE_OK ? fn(comm, arg) : st;
-        }
-        heddle_comm_destroy(comm);
-        if (st != HEDDLE_OK || size > 1) {
-            return st;
-        }
-        transport = "shm";
+    int size = 1;
+    const int is_auto = strcmp(transport, "auto") == 0;
+    const heddle_status st = is_auto ? heddle_comm_launcher(NULL, NULL, &size) : HEDDLE_OK;
+    if (st != HEDDLE_OK || size != 1) { /* 0: MPI knows */
+        return st != HEDDLE_OK ? st : run_one(ranks, options, fn, arg);
     }
-    return heddle_run_ranks_with((int)ranks, transport, options, fn, arg);
+    return heddle_run_ranks_with((int)ranks, is_auto ? "shm" : transport, options, fn, arg);
 }
 
 /* --- standard output ---------------------------------------------------------------------------------------------- */
