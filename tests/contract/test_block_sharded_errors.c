@@ -2,6 +2,7 @@
 #include "accident.h"
 #include "block_calls.h"
 #include "case.h"
+#include "time_limit.h"
 
 #include "runtime/base/base.h"
 
@@ -263,7 +264,7 @@ static void run_short(heddle_stage_kind kind, const char *method)
     hd_see_processes();
     heddle_comm_options options;
     heddle_comm_options_init(&options);
-    options.deadline_ms = 5000;
+    options.deadline_ms = 4 * hd_test_limit_ns(5) / 1000000;
     shortage *s = hd_shared(sizeof *s);
     s->kind = kind;
     s->method = method;

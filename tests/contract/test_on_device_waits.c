@@ -1,10 +1,11 @@
 /* The wire peer between threads where CUDA waits as long as its guide allows: who allocates or frees waits for all that
  * devices were given to do, and keeps other threads from launching meanwhile (HEDDLE_CUDASIM_ALLOC_WAITS). */
 #include "own_stream.h"
+#include "time_limit.h"
 
 #include <unistd.h>
 
-enum { DEADLINE_MS = 5000, ROUNDS = 3 };
+enum { DEADLINE_S = 5, ROUNDS = 3 };
 
 __attribute__((constructor)) static void wait_to_allocate(void)
 {
@@ -32,8 +33,8 @@ HD_RANK_CASE(to_free_waits_for_nobody, "2 threads cuda:0 peer", "2 threads cuda 
     own_stream o;
     device_fixture other = {0};
     const int is_first = heddle_comm_rank(comm) == 0;
-    HD_TRY(own_set_up(&o, comm, DEADLINE_MS));
-    HD_TRY(device_set_up(&other, comm, DEADLINE_MS));
+    HD_TRY(own_set_up(&o, comm, hd_test_limit_ns(DEADLINE_S) / 1000000));
+    HD_TRY(device_set_up(&other, comm, hd_test_limit_ns(DEADLINE_S) / 1000000));
     HD_TRY(heddle_comm_barrier(comm));
     HD_TRY(is_first ? HEDDLE_OK : execute(&o, 1));
     HD_TRY(heddle_comm_barrier(comm));
@@ -52,14 +53,14 @@ HD_RANK_CASE(plans_are_made_when_all_is_quiet, "2 threads cuda:0 peer", "2 threa
     heddle_status st = HEDDLE_OK;
     own_stream o;
     device_fixture other = {0};
-    HD_TRY(own_set_up(&o, comm, DEADLINE_MS));
+    HD_TRY(own_set_up(&o, comm, hd_test_limit_ns(DEADLINE_S) / 1000000));
     for (int round = 0; round < ROUNDS; round++) {
         HD_TRY(heddle_comm_barrier(comm));
         if (heddle_comm_rank(comm) == 1) {
             usleep(30000);
         }
         HD_TRY(execute(&o, round));
-        HD_TRY(device_set_up(&other, comm, DEADLINE_MS));
+        HD_TRY(device_set_up(&other, comm, hd_test_limit_ns(DEADLINE_S) / 1000000));
         HD_TRY(check(&o, round));
         device_tear_down(&other);
         other = (device_fixture){0};
