@@ -70,7 +70,7 @@ out:
 
 static void on_wires(heddle_rank_main does, void *arg, int ranks)
 {
-    heddle_comm_options options = by_nccl(hd_test_limit_ns(20) / 1000000);
+    heddle_comm_options options = by_nccl(20);
     for (int i = 0; i < 3; i++) {
         options.wire = wires[i];
         HD_OK(heddle_run_ranks_with(ranks, "threads", &options, does, arg));
@@ -96,7 +96,7 @@ HD_CASE(steps_have_the_bits_of_the_host)
 HD_CASE(norms_of_many_ranks)
 {
     way of = {"[pp=66]", 0, 0, 1, -1, 0.3};
-    const heddle_comm_options options = by_nccl(120000);
+    const heddle_comm_options options = by_nccl(120);
 #ifdef __SANITIZE_THREAD__
     hd_skip("sanitizer", "kernels of many ranks, of which ThreadSanitizer knows too few threads");
 #endif
@@ -141,7 +141,7 @@ out:
 
 HD_CASE(what_cannot_be_stepped_is_refused)
 {
-    heddle_comm_options options = by_nccl(20000);
+    heddle_comm_options options = by_nccl(20);
     options.wire = HEDDLE_WIRE_PEER;
     HD_OK(heddle_run_ranks_with(1, "threads", &options, refuses, NULL));
 }
@@ -192,7 +192,7 @@ out:
 HD_CASE(all_are_told_of_a_device_that_fails)
 {
     accident_at *at = hd_shared(sizeof *at);
-    heddle_comm_options options = by_nccl(20000);
+    heddle_comm_options options = by_nccl(20);
     options.wire = HEDDLE_WIRE_PEER;
     for (at->call = 1; !at->is_last; at->call += hd_step()) {
         at->comes = 0;

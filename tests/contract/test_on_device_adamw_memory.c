@@ -96,7 +96,7 @@ out:
 static void is_not_freed(heddle_status (*destroys)(heddle_comm *, twin *, const device_sim *))
 {
     hd_leaves("memory that a stream uses which does not come to its end");
-    heddle_comm_options options = by_nccl(hd_test_limit_ns(0.5) / 1000000);
+    heddle_comm_options options = by_nccl(0.5);
     heddle_comm *comm = NULL;
     device_sim sim;
     twin t;

@@ -208,7 +208,7 @@ static heddle_status with_parts(heddle_comm *comm, void *arg)
 static void on_wires(body does)
 {
     static const heddle_wire wires[] = {HEDDLE_WIRE_PEER, HEDDLE_WIRE_NCCL, HEDDLE_WIRE_HOST};
-    heddle_comm_options options = by_nccl(20000);
+    heddle_comm_options options = by_nccl(20);
     for (int i = 0; i < 3; i++) {
         options.wire = wires[i];
         HD_OK(heddle_run_ranks_with(N, "threads", &options, with_parts, &does));
@@ -286,7 +286,7 @@ HD_CASE(a_norm_that_is_late)
 {
     hd_leaves("memory that a stream uses which does not come to its end");
     const body does = norm_is_late;
-    heddle_comm_options options = by_nccl(hd_test_limit_ns(0.5) / 1000000);
+    heddle_comm_options options = by_nccl(0.5);
     options.wire = HEDDLE_WIRE_PEER;
     HD_OK(heddle_run_ranks_with(1, "threads", &options, with_parts, (void *)&does));
 }
@@ -329,7 +329,7 @@ out:
 HD_CASE(all_are_told_of_a_rank_without_memory)
 {
     const body does = out_of_memory;
-    heddle_comm_options options = by_nccl(5000);
+    heddle_comm_options options = by_nccl(5);
     options.wire = HEDDLE_WIRE_PEER;
     HD_OK(heddle_run_ranks_with(ALL, "shm", &options, with_parts, (void *)&does));
 }

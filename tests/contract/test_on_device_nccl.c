@@ -6,7 +6,7 @@
 
 static void all_lines(const char *transport, rc_mode mode)
 {
-    heddle_comm_options options = by_nccl(60000);
+    heddle_comm_options options = by_nccl(60);
     device_job job = DEVICE_JOB(mode, device_lines);
     for (int n = 1; n <= 4; n++) {
         HD_OK(heddle_run_ranks_with(n, transport, &options, device_check_lines, &job));
@@ -28,7 +28,7 @@ HD_CASE(between_processes)
 
 HD_CASE(random_problems)
 {
-    heddle_comm_options options = by_nccl(60000);
+    heddle_comm_options options = by_nccl(60);
     uint64_t seed = 31;
     for (int n = 1; n <= 4; n++) {
         HD_OK(heddle_run_ranks_with(n, "threads", &options, device_check_random, &seed));

@@ -37,7 +37,7 @@ out:
 
 static void try_all(attempt *a, int64_t first, int64_t last, int64_t step)
 {
-    heddle_comm_options options = by_nccl(3000);
+    heddle_comm_options options = by_nccl(3);
     options.device = NULL;
     options.wire = HEDDLE_WIRE_AUTO;
     for (a->n = first; a->n <= last; a->n += step) {
@@ -51,7 +51,7 @@ static attempt get_attempt(void)
 {
     heddle_comm *comm = NULL;
     attempt out = {.nccl = get_sim(), .error = 999};
-    heddle_comm_options options = by_nccl(3000);
+    heddle_comm_options options = by_nccl(3);
     device_sim sim;
     HD_OK(heddle_comm_open(&comm, "self", &options)); /* loads the libraries */
     HD_OK(device_sim_get(&sim));

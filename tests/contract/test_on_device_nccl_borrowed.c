@@ -20,7 +20,7 @@ typedef struct lender {
 static lender get_lender(int *device)
 {
     lender out = {.sim = get_sim(), .device = device, .by = "", .late = -1};
-    out.options = by_nccl(10000);
+    out.options = by_nccl(10);
     out.options.device = NULL;
     out.options.wire = HEDDLE_WIRE_AUTO;
     assert_int_equal(out.sim.get_id(&out.id), 0);

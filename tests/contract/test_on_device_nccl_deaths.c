@@ -94,7 +94,7 @@ out:
 
 static void survivors_say_who(int lingers)
 {
-    deaths d = {.sim = get_sim(), .options = by_nccl(60000), .lingers = lingers};
+    deaths d = {.sim = get_sim(), .options = by_nccl(60), .lingers = lingers};
     d.found = hd_shared(RANKS * sizeof *d.found);
     d.options.device = NULL;
     const holdings before = holdings_now();
@@ -156,6 +156,6 @@ out:
 
 HD_CASE(a_rank_that_is_refused_tells_the_others)
 {
-    heddle_comm_options options = by_nccl(60000);
+    heddle_comm_options options = by_nccl(60);
     HD_OK(heddle_run_ranks_with(2, "threads", &options, one_is_refused, NULL));
 }

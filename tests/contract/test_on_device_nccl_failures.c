@@ -32,7 +32,7 @@ out:
 /* The n-th call of NCCL fails, whichever it is. */
 HD_CASE(every_call_may_fail)
 {
-    heddle_comm_options options = by_nccl(hd_test_limit_ns(60) / 1000000);
+    heddle_comm_options options = by_nccl(60);
     nccl_sim sim = get_sim();
     int n = 1, failed = 0;
     for (heddle_status st = HEDDLE_ERR_INTERNAL; st != HEDDLE_OK; n++) {
@@ -55,7 +55,7 @@ HD_CASE(every_call_may_fail)
 
 HD_CASE(a_group_may_fail)
 {
-    heddle_comm_options options = by_nccl(10000);
+    heddle_comm_options options = by_nccl(10);
     nccl_sim sim = get_sim();
     for (int n = 1; n <= 6; n++) { /* the first two while attaching */
         sim.fail_group_at(n, 2);
@@ -104,13 +104,12 @@ out:
 
 HD_CASE(a_rank_that_does_not_come_ends_at_the_deadline)
 {
-    heddle_comm_options options = by_nccl(1000);
     nccl_sim sim = get_sim();
     setenv("HEDDLE_NCCLSIM_SILENT", "1", 1);
     for (int aborts = 0; aborts < 2; aborts++) {
         int64_t before = sim.aborts();
         is_enqueued = given_up = 0;
-        options.deadline_ms = aborts ? 60000 : 1000;
+        const heddle_comm_options options = by_nccl(aborts ? 60 : 1);
         HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, one_stays_away, &aborts));
         assert_true(sim.aborts() > before && sim.aborts() <= before + RANKS); /* once each, at most */
         assert_int_equal(sim.comms(), 0);
@@ -137,7 +136,7 @@ out:
 
 HD_CASE(a_rank_that_dies_is_named)
 {
-    heddle_comm_options options = by_nccl(60000);
+    heddle_comm_options options = by_nccl(60);
     int64_t began_ns = hd_now_ns();
     assert_int_equal(heddle_run_ranks_with(RANKS, "shm", &options, one_dies, NULL), HEDDLE_ERR_PEER);
     assert_true(says("rank 1 was killed by signal 9"));
@@ -158,7 +157,7 @@ static heddle_status nothing(heddle_comm *comm, void *arg)
 HD_CASE(an_older_nccl_is_refused)
 {
     char wire[300] = "";
-    heddle_comm_options options = by_nccl(10000);
+    heddle_comm_options options = by_nccl(10);
     setenv("HEDDLE_NCCLSIM_VERSION", "21303", 1);
     assert_int_equal(heddle_run_ranks_with(RANKS, "threads", &options, nothing, wire), HEDDLE_ERR_UNSUPPORTED);
     assert_true(says("wire nccl: rank 0: NCCL 2.13.3 was found, wanted 2.14"));
@@ -328,7 +327,7 @@ out:
 
 HD_CASE(a_lent_communicator_is_left_alone)
 {
-    (void)by_nccl(10000);
+    (void)by_nccl(10);
     lenders l = {.sim = get_sim()};
     assert_int_equal(l.sim.get_id(&l.id), 0);
     HD_OK(heddle_run_ranks(RANKS, "threads", lends, &l));

@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-enum { N = 2, WORDS = 5000, BYTES = WORDS * 4 };
+enum { N = 2, WORDS = 5000, BYTES = WORDS * 4, DEADLINE_S = 2 /* that is missed */ };
 
 typedef struct arrays {
     heddle_comm *comm;
@@ -252,7 +252,7 @@ static heddle_status is_late(arrays *a)
     if (rank == 0) {
         a->sim.hold(a->stream);
     }
-    usleep(rank == 0 ? 0 : 600000); /* its patience ends later */
+    usleep(rank == 0 ? 0 : (useconds_t)(hd_test_limit_ns(0.3 * DEADLINE_S) / 1000)); /* its patience ends later */
     st = heddle_comm_sendrecv(comm, a->there[0], BYTES, peer, a->there[1], BYTES, peer, a->stream);
     a->sim.release();
     CHECK(st == (rank == 0 ? HEDDLE_ERR_TIMEOUT : HEDDLE_ERR_PEER));
@@ -300,10 +300,10 @@ static heddle_status with_arrays(heddle_comm *comm, void *arg)
     return st;
 }
 
-static void on_wires(body does, int64_t deadline_ms)
+static void on_wires(body does, double deadline_s)
 {
     static const heddle_wire wires[] = {HEDDLE_WIRE_PEER, HEDDLE_WIRE_NCCL, HEDDLE_WIRE_HOST};
-    heddle_comm_options options = by_nccl(deadline_ms);
+    heddle_comm_options options = by_nccl(deadline_s);
     for (int i = 0; i < 3; i++) {
         options.wire = wires[i];
         HD_OK(heddle_run_ranks_with(N, "threads", &options, with_arrays, &does));
@@ -312,45 +312,45 @@ static void on_wires(body does, int64_t deadline_ms)
 
 HD_CASE(sent_and_received)
 {
-    heddle_comm_options options = by_nccl(20000);
+    heddle_comm_options options = by_nccl(20);
     options.wire = HEDDLE_WIRE_HOST;
     body does = sends;
     HD_OK(heddle_run_ranks_with(N, "shm", &options, with_arrays,
                                 &does)); /* first, as no fork may come behind the others */
-    on_wires(sends, 20000);
+    on_wires(sends, 20);
 }
 
 HD_CASE(in_the_order_of_the_stream)
 {
-    on_wires(comes_behind, 20000);
+    on_wires(comes_behind, 20);
 }
 
 HD_CASE(through_a_pipeline)
 {
-    on_wires(pipes, 20000);
+    on_wires(pipes, 20);
 }
 
 HD_CASE(added_up)
 {
-    on_wires(sums, 20000);
+    on_wires(sums, 20);
 }
 
 HD_CASE(around_a_dense_pair)
 {
-    on_wires(moves_of_a_pair, 20000);
+    on_wires(moves_of_a_pair, 20);
 }
 
 HD_CASE(refused)
 {
-    on_wires(refuses, 20000);
+    on_wires(refuses, 20);
 }
 
 HD_CASE(late)
 {
-    on_wires(is_late, 1000 + hd_test_wait_ns(1) / 1000000); /* attaching has it, too */
+    on_wires(is_late, DEADLINE_S); /* attaching has it, too */
 }
 
 HD_CASE(told_of_a_device_that_fails)
 {
-    on_wires(is_broken, 60000);
+    on_wires(is_broken, 60);
 }

@@ -276,7 +276,7 @@ enum { ENQUEUE_ONLY = 2, ALL_WIRES = 3 };
 static void on_wires(heddle_rank_main fn, int nwires)
 {
     static const heddle_wire wires[] = {HEDDLE_WIRE_PEER, HEDDLE_WIRE_NCCL, HEDDLE_WIRE_HOST};
-    heddle_comm_options options = by_nccl(20000);
+    heddle_comm_options options = by_nccl(20);
     for (int i = 0; i < nwires; i++) {
         options.wire = wires[i];
         HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, fn, (void *)(uintptr_t)&wires[i]));
@@ -304,7 +304,7 @@ HD_CASE(what_is_started_comes_behind_the_callers_stream)
  * stores arrive. */
 HD_CASE(streams_take_turns_by_stores)
 {
-    heddle_comm_options options = by_nccl(20000);
+    heddle_comm_options options = by_nccl(20);
     options.wire = HEDDLE_WIRE_PEER;
     options.device = "cuda:0";
     HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, takes_turns, NULL));
@@ -312,7 +312,7 @@ HD_CASE(streams_take_turns_by_stores)
 
 HD_CASE(streams_take_turns_by_messages)
 {
-    heddle_comm_options options = by_nccl(20000);
+    heddle_comm_options options = by_nccl(20);
     HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, takes_turns, NULL));
 }
 

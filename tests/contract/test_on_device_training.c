@@ -246,7 +246,7 @@ out:
 static void follows(heddle_dtype dtype, int ranks, double tolerance)
 {
     course here = {.dtype = dtype}, there = {.dtype = dtype};
-    heddle_comm_options options = by_nccl(hd_test_limit_ns(20) / 1000000);
+    heddle_comm_options options = by_nccl(20);
     options.wire = HEDDLE_WIRE_PEER;
     HD_OK(heddle_run_ranks(1, "threads", train, &here));
     HD_OK(heddle_run_ranks_with(ranks, "threads", &options, train, &there));

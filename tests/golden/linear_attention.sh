@@ -69,7 +69,7 @@ done
 says "as many calls as there may be samples" 2 "--iterations wants a whole number from 1 to 100000, not '100001'" \
     "$line" --iterations 100001
 # What one rank does alone takes longer than the others may wait for one another, and no step of it does.
-deadline=$(((${HEDDLE_TEST_TIME_SCALE:-1} + 1) / 2))
+deadline=$(scaled 1)
 says "longer alone than the deadline" 0 '"samples"' 'f32[b=1 s=4096 h=2 d=64] on [sp=2]' --seconds $((2 * deadline)) \
     --deadline $deadline --json
 exit $failed

@@ -41,7 +41,7 @@ out:
 HD_CASE(ranks_of_nccl_meet_between_hosts)
 {
     lender l = {.sim = get_sim()};
-    l.options = by_nccl(10000);
+    l.options = by_nccl(10);
     l.options.device = NULL;
     l.options.wire = HEDDLE_WIRE_AUTO;
     assert_int_equal(l.sim.get_id(&l.id), 0);
