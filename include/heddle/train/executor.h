@@ -71,9 +71,9 @@ HEDDLE_API void heddle_executor_options_init(heddle_executor_options *options);
  *   others               those of heddle_block_create, heddle_block_shard_attention, heddle_tape_create and
  *                        heddle_session_create
  * A rank that fails here or in a pass for a reason of its own aborts the communicator, because only that ends what the
- * others wait in, kernels on a device among it. They all go on by heddle_comm_reset, with the same executor where it was
- * the pass; where that is HEDDLE_ERR_UNSUPPORTED, as with a device by the wire peer or nccl, by destroying executor and
- * communicator and opening others. */
+ * others wait in, kernels on a device among it. They all go on by heddle_comm_reset, with the same executor where it
+ * was the pass; where that is HEDDLE_ERR_UNSUPPORTED, as with a device by the wire peer or nccl, by destroying executor
+ * and communicator and opening others. */
 HEDDLE_CHECKED heddle_status heddle_executor_create(heddle_executor **out, heddle_comm *comm,
                                                     const heddle_schedule *schedule, const heddle_block_options *stages,
                                                     const heddle_executor_options *options);
