@@ -4,6 +4,7 @@
 
 #include "case.h"
 #include "fake_transport.h"
+#include "time_limit.h"
 
 #include <heddle/heddle.h>
 #include <time.h>

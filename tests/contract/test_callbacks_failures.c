@@ -174,7 +174,7 @@ static int fails_somewhere(heddle_comm *comm, heddle_status opened, int rank, vo
             failed = 1;
         }
     }
-    EXPECT(now_ms() - begin < 8000);
+    EXPECT(now_ms() - begin < hd_test_limit_ns(8) / 1000000);
     __atomic_fetch_add(told, failed, __ATOMIC_RELAXED);
     return 0;
 }
@@ -186,7 +186,7 @@ HD_CASE(a_failing_transport_ends_every_rank)
                                    {"exchange_test", 1},   {"exchange_test", 4}};
     for (size_t i = 0; i < sizeof(plan) / sizeof(plan[0]); i++) {
         fake_world *world = fake_world_create(3);
-        fake_run run = run_with(world, FORCED, 3000);
+        fake_run run = run_with(world, FORCED, hd_test_limit_ns(3) / 1000000);
         int told = 0;
         failing = plan[i];
         run.fn = fails_somewhere;
@@ -231,7 +231,7 @@ HD_CASE(a_rank_short_of_memory_is_told_to_all)
             hd_alloc_fail_at(++n);
             assert_int_equal(fake_run_ranks(&run, 3), 0);
             hd_alloc_fail_at(0);
-            assert_true(now_ms() - begin < 15000);
+            assert_true(now_ms() - begin < hd_test_limit_ns(15) / 1000000);
             fake_world_destroy(world);
         }
         assert_true(n > 10 && n < 300);

@@ -180,7 +180,7 @@ static int all_saw_it(int absent)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (rank != 0) {
         MPI_Send(&token, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);
-        sleep(20);
+        sleep((unsigned)(hd_test_limit_ns(20) / 1000000000));
         return FAILED;
     }
     for (int r = 1; r < size; r++) {
@@ -200,7 +200,7 @@ static int as_missing(const char *what)
     int rank = 0;
     int size = 0;
     const int later = strstr(what, "later") != NULL;
-    options.deadline_ms = hd_test_wait_ns(later ? 1.5 : 0.4) / 1000000; /* meeting has it, too */
+    options.deadline_ms = hd_test_limit_ns(later ? 1.5 : 0.4) / 1000000; /* meeting has it, too */
     MPI_Init(NULL, NULL);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);

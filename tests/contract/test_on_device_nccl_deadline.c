@@ -100,7 +100,7 @@ static heddle_status many_wait(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
     own_stream o;
-    const int late_ms = (int)(hd_test_wait_ns(LATE_MS / 1e3) / 1000000); /* each has to be in time */
+    const int late_ms = (int)(hd_test_limit_ns(LATE_MS / 1e3) / 1000000); /* each has to be in time */
     (void)arg;
     HD_TRY(own_set_up(&o, comm, late_ms));
     device_fill(&o.f, 5);

@@ -2,7 +2,9 @@
 #include "accident.h"
 #include "case.h"
 #include "check.h"
+#include "time_limit.h"
 
+#include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 
 #include <heddle/heddle.h>
@@ -120,7 +122,7 @@ static heddle_status one_is_late(heddle_comm *comm, void *arg)
 {
     accident *a = arg;
     int rank = heddle_comm_rank(comm);
-    heddle_attention *attention = make_attention(comm, HEDDLE_ATTENTION_RING, 400);
+    heddle_attention *attention = make_attention(comm, HEDDLE_ATTENTION_RING, hd_test_limit_ns(0.4) / 1000000);
     static _Thread_local float data[4 * ELEMS];
     heddle_attention_array x[4];
     memset(x, 0, sizeof x);
@@ -128,8 +130,8 @@ static heddle_status one_is_late(heddle_comm *comm, void *arg)
         x[i].data = data + i * ELEMS;
     }
     HD_OK(heddle_comm_barrier(comm));
-    for (int waited_ms = 0; rank == VICTIM && others_noted(a) < RANKS - 1; waited_ms++) {
-        CHECK_OR_RETURN(waited_ms < 8000); /* nobody gives up without it */
+    for (int64_t start_ns = hd_now_ns(); rank == VICTIM && others_noted(a) < RANKS - 1;) {
+        CHECK_OR_RETURN(hd_now_ns() - start_ns < hd_test_limit_ns(8)); /* nobody gives up without it */
         usleep(1000);
     }
     heddle_status st = heddle_attention_forward(attention, &x[0], &x[1], &x[2], &x[3], NULL, HEDDLE_NO_STREAM);

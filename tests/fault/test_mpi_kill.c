@@ -31,7 +31,7 @@ static int rank_main(const char *what)
     heddle_comm *comm = NULL;
     heddle_comm_options options;
     heddle_comm_options_init(&options);
-    options.deadline_ms = 10000;
+    options.deadline_ms = hd_test_limit_ns(10) / 1000000;
     options.force_messages = strstr(what, "forced") != NULL;
     options.pretend_hosts = strstr(what, "hosts") != NULL ? 2 : 0;
     if (heddle_comm_open(&comm, "mpi", &options) != HEDDLE_OK) {
@@ -77,7 +77,7 @@ static void one_rank_dies(const char *mode)
     assert_non_null(mkdtemp(memory));
     snprintf(words, sizeof(words), "--mca btl_vader_backing_directory %s --mca btl_sm_backing_directory %s", memory,
              memory);
-    const mpirun_options options = {.words = words, .seconds = (int)(hd_test_limit_ns(2 * LIMIT_S) / 1000000000)};
+    const mpirun_options options = {.words = words, .seconds = 2 * LIMIT_S};
     snprintf(what, sizeof(what), "%s-%d-%lld", mode, (int)getpid(), (long long)time(NULL)); /* a mark for /proc */
     int64_t begin_ns = now_ns();
     int code = mpirun_self(3, what, &options);
@@ -88,7 +88,8 @@ static void one_rank_dies(const char *mode)
     if (code == 0 || code == MPIRUN_TIME_OUT || took_ns > hd_test_limit_ns(15)) {
         fail_msg("%s: exit code %d after %.1f s", mode, code, (double)took_ns / 1e9);
     }
-    for (int i = 0; i < 250 && (mpirun_left_over(what) > 0 || entries(memory) > 0); i++) {
+    const int64_t until_ns = now_ns() + hd_test_limit_ns(5);
+    while (now_ns() < until_ns && (mpirun_left_over(what) > 0 || entries(memory) > 0)) {
         usleep(20000);
     }
     assert_int_equal(mpirun_left_over(what), 0);

@@ -3,6 +3,7 @@
 #include "case.h"
 #include "check.h"
 #include "mpirun.h"
+#include "time_limit.h"
 
 #include <heddle/heddle.h>
 #include <heddle/mpi.h>
@@ -14,7 +15,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PASSED = 0, FAILED = 1, DEADLINE_MS = 500, LATE_MS = 100, STOPPED_US = 3200000, REFILL = 0x5a };
+enum { PASSED = 0, FAILED = 1, LATE_MS = 100, HALF_WAY_MS = 2700 /* beyond a deadline */, REFILL = 0x5a };
+
+/* What everybody else comes within. */
+static int64_t deadline_ms(void)
+{
+    return (int64_t)(500 * hd_test_crowding());
+}
 
 /* Eager and rendezvous messages, contiguous and strided on either side. */
 static const char *const lines[] = {
@@ -39,7 +46,7 @@ static unsigned char *pages(size_t bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
-static int begin(job *j, const char *text, int64_t deadline_ms)
+static int begin(job *j, const char *text, int64_t within_ms)
 {
     heddle_comm_options options;
     heddle_reshard_line line;
@@ -48,10 +55,10 @@ static int begin(job *j, const char *text, int64_t deadline_ms)
     heddle_reshard_options_init(&reshard);
     options.bind = HEDDLE_BIND_NONE;
     options.force_messages = 1;
-    options.deadline_ms = 20000;
+    options.deadline_ms = 40 * deadline_ms();
     reshard.memory = HEDDLE_MEMORY_ANY;
     reshard.tuning = HEDDLE_TUNING_RULES;
-    reshard.deadline_ms = deadline_ms;
+    reshard.deadline_ms = within_ms;
     CHECK_OR_ABORT(heddle_comm_from_mpi(&j->comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
     CHECK_OR_ABORT(heddle_reshard_parse(&line, text) == HEDDLE_OK);
     CHECK_OR_ABORT(heddle_reshard_create_line(&j->reshard, j->comm, &line, &reshard) == HEDDLE_OK);
@@ -87,9 +94,9 @@ static void use_mpi(const job *j)
 }
 
 /* Away from MPI beyond the others' deadline, and until one of them has given up. */
-static void come_late(heddle_comm *comm, unsigned deadline_ms)
+static void come_late(heddle_comm *comm, int64_t missed_ms)
 {
-    usleep((deadline_ms + LATE_MS) * 1000);
+    usleep((useconds_t)(missed_ms + LATE_MS) * 1000);
     for (int i = 0; i < 10000 && heddle_comm_poll(comm) == HEDDLE_OK; i++) {
         usleep(1000);
     }
@@ -109,11 +116,11 @@ static int as_late(const char *what, int line)
 {
     job j;
     int gone = strstr(what, "gone") != NULL;
-    if (begin(&j, lines[line], DEADLINE_MS) != PASSED) {
+    if (begin(&j, lines[line], deadline_ms()) != PASSED) {
         return FAILED;
     }
     if (j.rank == j.size - 1) {
-        come_late(j.comm, DEADLINE_MS);
+        come_late(j.comm, deadline_ms());
     }
     heddle_status st = heddle_reshard_execute(j.reshard, j.src, j.dst, HEDDLE_NO_STREAM);
     CHECK_OR_ABORT(st == HEDDLE_ERR_TIMEOUT || st == HEDDLE_ERR_PEER);
@@ -189,11 +196,11 @@ static void stop_me(unsigned after_us, unsigned for_us)
 static int as_stopped(const char *what, int line)
 {
     job j;
-    if (begin(&j, lines[line], DEADLINE_MS) != PASSED) {
+    if (begin(&j, lines[line], deadline_ms()) != PASSED) {
         return FAILED;
     }
     if (j.rank == 1) {
-        stop_me(20000 + 7000u * (unsigned)(strchr(what, ' ')[1] - '0'), STOPPED_US);
+        stop_me(20000 + 7000u * (unsigned)(strchr(what, ' ')[1] - '0'), (unsigned)(deadline_ms() + HALF_WAY_MS) * 1000);
     }
     heddle_status st = HEDDLE_OK;
     while (st == HEDDLE_OK) {
@@ -221,7 +228,7 @@ static int as_sendrecv(const char *what, int line)
     heddle_comm_options_init(&options);
     options.bind = HEDDLE_BIND_NONE;
     options.force_messages = 1;
-    options.deadline_ms = 2 * DEADLINE_MS; /* opening, too */
+    options.deadline_ms = 2 * deadline_ms(); /* opening, too */
     CHECK_OR_ABORT(heddle_comm_from_mpi(&comm, MPI_COMM_WORLD, &options) == HEDDLE_OK);
     size_t bytes = line == 0 ? 500 : line == 1 ? 20000 : 8000000;
     job j = {.comm = comm, .rank = heddle_comm_rank(comm), .size = heddle_comm_size(comm)};
@@ -231,7 +238,7 @@ static int as_sendrecv(const char *what, int line)
     memset(j.src, 7, bytes);
     MPI_Barrier(MPI_COMM_WORLD);
     if (j.rank == j.size - 1) {
-        come_late(comm, 2 * DEADLINE_MS);
+        come_late(comm, 2 * deadline_ms());
     }
     heddle_status st = heddle_comm_sendrecv(comm, j.src, bytes, (j.rank + 1) % j.size, j.dst, bytes,
                                             (j.rank + j.size - 1) % j.size, HEDDLE_NO_STREAM);

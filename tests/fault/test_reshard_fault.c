@@ -131,7 +131,7 @@ static heddle_status one_does_not_come(heddle_comm *comm, void *arg)
     int rank = heddle_comm_rank(comm);
     moving m;
     heddle_status st = HEDDLE_OK;
-    HD_TRY(set_out(&m, comm, j->line, 200));
+    HD_TRY(set_out(&m, comm, j->line, j->deadline_ms));
     HD_TRY(heddle_comm_barrier(comm));
     for (int64_t start = hd_now_ns(); rank == 1 && atomic_load(&j->report->told) < RANKS - 1;) {
         CHECK(hd_now_ns() - start < hd_test_limit_ns(10)); /* nobody gives up without it */
@@ -155,7 +155,8 @@ HD_CASE(deadline_names_the_missing_rank)
 {
     static const char *const transports[] = {"threads", "shm"};
     for (int i = 0; i < 12; i++) {
-        job j = {.report = hd_shared(sizeof(report)), .line = SWITCH, .deadline_ms = 200, .way = i / 4};
+        job j = {.report = hd_shared(sizeof(report)), .line = SWITCH, .way = i / 4};
+        j.deadline_ms = hd_test_limit_ns(0.2) / 1000000;
         heddle_comm_options options;
         heddle_comm_options_init(&options);
         options.force_messages = i % 4 >= 2;

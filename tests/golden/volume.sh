@@ -29,7 +29,7 @@ says "much, but it stays" 0 "total 0 bytes" 'i8[b=4611686018427387903] on [sp=1]
 start=$(date +%s%N)
 says "4096 ranks" 0 "16773120 messages" 'bf16[t=4097 s=40960 c=1152] on [sp=4096]: t@sp -> s@sp'
 ms=$((($(date +%s%N) - start) / 1000000))
-limit=5000
+limit=$(scaled 5000)
 grep -q '^HEDDLE_SANITIZE:STRING=.' "${HEDDLE_BUILD:-.}/CMakeCache.txt" 2>/dev/null && limit=60000
 [ $ms -lt $limit ] || { echo "FAILED: 4096 ranks took $ms ms"; failed=1; }
 echo "volume: 4096 ranks in $ms ms"

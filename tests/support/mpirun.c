@@ -1,4 +1,5 @@
 #include "mpirun.h"
+#include "time_limit.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -103,7 +104,7 @@ int mpirun_self(int nranks, const char *what, const mpirun_options *given)
     if (!mpirun_there()) {
         return MPIRUN_ABSENT;
     }
-    double end = seconds_now() + (options->seconds > 0 ? options->seconds : 60);
+    double end = seconds_now() + (double)hd_test_limit_ns(options->seconds > 0 ? options->seconds : 60) * 1e-9;
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
@@ -152,7 +153,7 @@ heddle_comm_options mpirun_comm_options(const char *what, int hosts)
     heddle_comm_options options;
     heddle_comm_options_init(&options);
     options.bind = HEDDLE_BIND_NONE;
-    options.deadline_ms = 30000;
+    options.deadline_ms = hd_test_limit_ns(30) / 1000000;
     options.force_messages = strstr(what, "forced") != NULL;
     options.pretend_hosts = strstr(what, "hosts") != NULL ? hosts : 0;
     return options;

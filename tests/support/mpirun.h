@@ -15,7 +15,7 @@ int mpirun_main(int argc, char **argv, int (*rank_main)(const char *what));
 typedef struct mpirun_options {
     const char *preload; /* a library of the build folder for LD_PRELOAD, or NULL */
     const char *words;   /* further mpirun words, blank separated, or NULL */
-    int seconds;         /* 0: 60 */
+    int seconds;         /* of a machine of its own (time_limit.h); 0: 60 */
 } mpirun_options;
 
 enum { MPIRUN_ABSENT = -1, MPIRUN_TIME_OUT = -2 };
