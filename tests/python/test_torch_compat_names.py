@@ -7,7 +7,8 @@ from test_torch_compat import COMMON
 import heddle.torch.compat
 
 FOLDER = pathlib.Path(heddle.torch.compat.__file__).parent
-NAMES = ("deepspeed", "diffusers", "fastvideo", "opensora", "videosys", "wan", "xdit", "yunchang", "yunchang_attention")
+NAMES = ("deepspeed", "diffusers", "fastvideo", "opensora", "videosys", "wan", "xdit", "xdit_attention", "yunchang",
+         "yunchang_attention", "yunchang_ring")
 
 
 def test_modules_are_of_names_only():
@@ -265,6 +266,12 @@ for h, kv in ((2 * size, 2 * size), (2 * size + 1, 2 * size + 1), (1, 1), (6, 3)
             compare(lambda q, k, v: hx.USP(q, k, v, is_causal=causal),
                     lambda *xs: one_process(*(x.transpose(1, 2) for x in xs), causal).transpose(1, 2), kv, h, 2,
                     lambda x: x.transpose(1, 2))
+        compare(lambda q, k, v: hy.LongContextAttentionQKVPacked()(torch.stack([q, k, v], 2), 0.0, 0.2, True),
+                lambda q, k, v: one_process(q, k, v, True, 0.2), h, h)
+    compare(lambda q, k, v: hy.ring_flash_attn_qkvpacked_func(torch.stack([q, k, v], 2), causal=True),
+            lambda q, k, v: one_process(q, k, v, True), h, h)
+    compare(lambda q, k, v: hy.ring_flash_attn_kvpacked_func(q, torch.stack([k, v], 2), 0.0, 0.2, group=group),
+            lambda q, k, v: one_process(q, k, v, False, 0.2), kv, h)
     compare(lambda q, k, v: hx.ring_attn(q, k, v, 0.0, True),
             lambda *xs: one_process(*(x.transpose(1, 2) for x in xs), True).transpose(1, 2), kv, h, 2,
             lambda x: x.transpose(1, 2))
@@ -279,7 +286,36 @@ def rotated(x):  # pairs 3 apart of the first 6 of 8
 compare(lambda q, k, v: DistributedAttention(local, group, 2, 1)(q, k, v, 0, (angles.cos(), angles.sin())),
         lambda q, k, v: one_process(rotated(q), rotated(k), v), 4, 4)
 
+def of_text(h, kv, l, strategy):  # a text that every rank has, [b, h, l, d], beside rows
+    whole, text = ([draw(i + n, 2, heads, n, 8).requires_grad_() for i, heads in enumerate((h, kv, kv))]
+                   for n in (4 * size, l))
+    both = [torch.cat(pair, 2) for pair in zip(whole, text)]
+    wanted = one_process(*(x.transpose(1, 2) for x in both)).transpose(1, 2)
+    mine, joint = [part(x.detach(), 2).clone().requires_grad_() for x in whole], [x.detach().clone().requires_grad_()
+                                                                                  for x in text]
+    found = hx.USP_joint(*mine, *joint, strategy)
+    rows = found.split([4, l] if strategy == "rear" else [l, 4], 2)[:: 1 if strategy == "rear" else -1]
+    d_o = draw(9, *wanted.shape)
+    at = [*rows, *torch.autograd.grad(rows, [*mine, *joint], [part(d_o[:, :, :4 * size], 2), d_o[:, :, 4 * size:]])]
+    of = [part(wanted[:, :, : 4 * size], 2), wanted[:, :, 4 * size:],
+          *(part(g, 2) if i < 3 else g for i, g in enumerate(torch.autograd.grad(wanted, [*whole, *text], d_o)))]
+    for a, b in zip(at, of):
+        assert a.shape == b.shape and (a - b).abs().max() <= 1e-5 * (1 + b.abs().max()), (strategy, (a - b).abs().max())
+
+for ulysses, ring in ((size, 1), (1, size)):
+    hy.set_seq_parallel_pg(ulysses, ring, rank, size)
+    for h, kv, l in ((2 * size, 2 * size, 3), (1, 1, 5), (6, 3, 2)):
+        for strategy in ("front", "rear"):
+            of_text(h, kv, l, strategy)
+x = draw(rank, 2, 4, 3, 8)
+o, lse, none = hy.ring_flash_attn_func(x, x, x, return_attn_probs=True)
+same(o, hy.ring_flash_attn_func(x, x, x))
+assert lse.shape == (2, 3, 4) and none is None
 x = draw(1, 2, 4, 3, 8)
+refused(heddle.ArgumentError, "joint_strategy is 'both'", hx.USP_joint, x, x, x, x, x, x, "both")
+refused(heddle.ArgumentError, "wanted a tensor [b, s, 3, h, d]", hy.LongContextAttentionQKVPacked(), x)
+refused(heddle.UnsupportedError, "wanted 3 and 1", hy.LongContextAttentionQKVPacked, 2)
+refused(heddle.UnsupportedError, "alibi_slopes", hy.ring_flash_attn_func, x, x, x, alibi_slopes=torch.ones(3))
 refused(heddle.UnsupportedError, "dropout_p is 0.5", hx.USP, x, x, x, 0.5)
 refused(heddle.UnsupportedError, "window_size is (4, 0)", hy.UlyssesAttention(group), x, x, x, window_size=(4, 0))
 refused(heddle.UnsupportedError, "alibi_slopes", hy.UlyssesAttention(group), x, x, x, alibi_slopes=torch.ones(3))

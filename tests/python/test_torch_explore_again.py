@@ -142,6 +142,8 @@ def _shown(made):
 
 
 @pytest.mark.parametrize("asked,words", ((dict(machine="nosuch"), "no machine is called 'nosuch'"),
+                                         (dict(schedule="x"), "the schedule is a str, wanted one of heddle.plan"),
+                                         (dict(sizes=None), "sizes is None, wanted a text"),
                                          (dict(sizes="q=3"), "has no dim 'q'"),
                                          (dict(sizes="c=16,"), "sizes end with a comma")))
 def test_what_the_planner_does_not_know_is_refused(asked, words):
@@ -264,6 +266,7 @@ def test_a_schedule_says_what_it_does_not_count():
     model, given = Pictures(), dict(x=torch.randn(2, 11, WIDTH), text=torch.randn(2, 6, WIDTH))
     plan = ht.explore(model, **given).plan(model, "[sp=3]")
     assert [stage.layout for stage in plan.schedule.stages] == ["s@sp"] * 2 and "rows of l and s are cut" in plan.why
-    assert plan.why.endswith("; the schedule's bytes are without the rows of l"), plan.why
+    assert "; the schedule's bytes are without the rows of l; " in plan.why, plan.why
+    assert f" {plan.proof.bytes_total} bytes go on 3 ranks, and the schedule counts " in plan.why, plan.why
     model, given = ended()
     assert "without" not in ht.explore(model, **given).plan(model, "[sp=3]").why

@@ -357,3 +357,43 @@ def test_dtypes(dtype):
         ht.explore(model, x.to(other))
     assert f"'x' is {other}, and the parameters are {dtype}" in " ".join(error.value.__notes__)
     assert not model._forward_hooks and model.training
+
+
+class Kept(torch.nn.Module):
+    """A product with weights as they are kept: in 8 bits, or those alone that are not zero."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = torch.nn.Parameter(weight, requires_grad=False)
+        self.register_buffer("again", weight)
+
+    def forward(self, x):
+        if self.weight.layout is torch.strided:
+            return x @ self.weight.to(x.dtype) * 0.1
+        return (self.weight @ x.flatten(0, -2).mT).mT.view_as(x)
+
+
+FORMS = (*(lambda x, dtype=dtype: x.to(dtype) for dtype in (torch.float8_e4m3fn, torch.float8_e5m2,
+                                                            torch.float8_e8m0fnu, torch.int8)),
+         torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_weights_in_8_bits_and_sparse_ones(form):
+    torch.manual_seed(0)
+    model, x = Around(Kept(form(torch.randn(4, 4)))), torch.randn(2, 7, 4)
+    wanted = model(x)
+    found = ht.explore(model, x)
+    assert found["inner"].free == ("b", "s") and torch.equal(model(x), wanted), found.table()
+    assert ht.prove(model, {"inner": ht.Split("x", "b s c", "s"), "last": ht.Gather("output", "b s c", "s")}, x)
+
+
+@pytest.mark.parametrize("asked,words", ((dict(dims=["b s c"]), "dims is a list, progress a NoneType: wanted a"),
+                                         (dict(dims="b s c"), "dims is a str"), (dict(progress=3), "progress a int")))
+def test_options_that_are_none_are_refused(asked, words):
+    with pytest.raises(heddle.ArgumentError) as error:
+        ht.explore(Around(torch.nn.Identity()), torch.randn(2, 7, 4), **asked)
+    assert words in str(error.value), error.value
+    with pytest.raises(heddle.ArgumentError) as error:
+        ht.lint(Around(torch.nn.Identity()), {}, torch.randn(2, 7, 4), found=3)
+    assert "lint: found is a int, wanted what" in str(error.value), error.value

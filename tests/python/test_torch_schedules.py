@@ -54,6 +54,31 @@ class Deeper(Rows):
         super().__init__(3)
 
 
+class Heads(Attention):
+    def __init__(self, heads):
+        super().__init__()
+        self.heads = heads
+
+    def forward(self, x):
+        shape = x.shape
+        x = x.reshape(-1, *shape[-2:])
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.qkv(self.norm(x)).chunk(3, -1))
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.out(y.transpose(1, 2).flatten(2)).reshape(shape)
+
+
+class Narrow(Rows):
+    """Its result is a fourth as wide, behind the stages or in the last of them."""
+
+    def __init__(self, is_stage):
+        super().__init__()
+        last = torch.nn.Linear(WIDTH, WIDTH // 4)
+        self.last = torch.nn.ModuleList([last]) if is_stage else torch.nn.Sequential(last)
+
+    def forward(self, x):
+        return self.last[0](super().forward(x))
+
+
 def rows():
     torch.manual_seed(0)
     return Rows(), dict(x=torch.randn(1, 11, WIDTH))
@@ -120,6 +145,70 @@ with heddle.Comm.open() as comm:
         handle.remove()
 print("ok", flush=True)
 """, 3)
+
+
+#: On which a product of a few rows takes longer than their bytes
+SLOW = """
+machine: slow
+source: made up
+ranks: 4
+levels: [{name: core, size: 4, link: bus}]
+work:
+  product: {f32: {start_s: 1e-6, rates: 1e7}}
+  attention: {f32: {start_s: 1e-6, rates: 1e7}}
+  memory: {start_s: 1e-6, rates: 1e9}
+links:
+  bus: {all_to_all: [{ranks: 4, start_s: 1e-6, rates: 1e8}], ring: [{start_s: 1e-6, rates: 1e8}]}
+"""
+
+
+@pytest.mark.parametrize("made,blocks,ranks,wanted,why", (
+    (rows, "blocks", 4, ["ulysses", "gather-kv"], "ulysses in 1 of 2 stages and gather-kv in 1 of 2 stages, as"),
+    (axes, "blocks", 2, ["local", "ring", "local", "ulysses"], "ring in 1 of 2 stages and ulysses in 1 of 2 stages"),
+    (tokens, "layers", 4, ["gather-kv"] * 2, "; the fewest seconds on slow are those of ulysses in 'layers.0' and "
+     "gather-kv in 'layers.1', which no plan has: the schedule of classified has 'layers.0' by ulysses: 1 rows in")))
+def test_a_mix_of_methods_that_a_machine_wants_is_followed(tmp_path, made, blocks, ranks, wanted, why):
+    machine, (model, given) = tmp_path / "slow.yaml", made()
+    machine.write_text(SLOW)
+    getattr(model, blocks)[1].attention = Heads(1)
+    found = ht.explore(model, **given)
+    plan = found.plan(model, f"[sp={ranks}]", machine=machine)
+    assert plan.proof and why in plan.why and [stage.method for stage in plan.schedule.stages] == wanted, str(plan)
+    attends = [step.method for _, step in plan.steps if isinstance(step, Attend)]
+    assert attends == [method for method in wanted if method != "local"], str(plan)
+    if made is not tokens:
+        best = heddle.plan(found.to_yaml(), f"[sp={ranks}]", machine=machine, sizes="b=1", methods="")
+        assert plan.schedule.predicted_s == best.predicted_s and f"predicts {best.predicted_s:.3g} s by it" in plan.why
+        assert "by it on slow" not in found.plan(model, f"[sp={ranks}]", machine=machine, method="gather-kv").why
+    assert plan.prove(model, ranks=ranks, **given)
+
+
+@pytest.mark.parametrize("is_stage", (False, True))
+def test_bytes_that_go_are_told_where_the_schedule_counts_others(is_stage):
+    torch.manual_seed(0)
+    model, given = Narrow(is_stage), dict(x=torch.randn(2, 11, WIDTH))
+    plan = ht.explore(model, **given).plan(model, "[sp=4]")
+    gathered = 2 * 2 * 11 * WIDTH * 4  # by the two other ranks of the proof, each row
+    sent, counted = plan.proof.bytes_total, plan.proof.bytes_total + gathered * 3 // 4
+    whose = ", of 16 channels: 'last.0' has 4" if is_stage else ""
+    assert plan.why.endswith(f"; of the extents that were explored {sent} bytes go on 3 ranks, and the schedule counts "
+                             f"{counted}{whose}"), str(plan)
+    model, given = rows()
+    assert "bytes go" not in ht.explore(model, **given).plan(model, "[sp=4]").why
+
+
+@pytest.mark.parametrize("force", (None, "blocks.0=*;blocks.1=*", "blocks.0=s@sp/ulysses;blocks.1=s@sp/ring"))
+def test_a_method_that_is_none_is_refused(force):
+    model, given = rows()
+    found = ht.explore(model, **given)
+    schedule = heddle.plan(found.to_yaml(), "[sp=2]", force=force, **SIZES) if force else None
+    for asked, words in ((dict(method="bogus"), "no attention method is called 'bogus'"),
+                         (dict(method=None), "method is None"), (dict(method=3), "method is 3"),
+                         (dict(method="local"), "method is local, which is attention of a rank's rows alone"),
+                         (dict(saved_forwards="a"), "saved_forwards is 'a'")):
+        with pytest.raises(heddle.Error) as error:
+            found.plan(model, "[sp=2]", schedule=schedule, **asked)
+        assert words in str(error.value), error.value
 
 
 def test_a_method_that_is_asked_for_is_that_of_all():

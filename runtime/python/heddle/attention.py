@@ -16,6 +16,7 @@ from .attention_lines import States, Way, of_lse, to_heads, to_whole
 from .errors import ArgumentError, UnsupportedError
 from .line import Line
 from .numbered import OfThisProcess, numbered
+from .options import listed, scale_of
 from .reshard import NUMPY, check_array, numpy_array
 from .turns import Turn, turns_of
 
@@ -56,12 +57,6 @@ def _told(array: Any) -> Any:
     if any(array.strides) and not any(stride % array.itemsize for stride in array.strides):
         return array
     return array.copy()
-
-
-def plain(option: Any) -> Any:
-    """An option as it is kept: of a list, an array or a tensor, which the caller may change afterwards, the numbers."""
-    option = option.tolist() if hasattr(option, "tolist") else option
-    return tuple(map(plain, option)) if isinstance(option, (list, tuple)) else option
 
 
 class _Sharded(OfThisProcess):
@@ -231,7 +226,8 @@ class Attention(_Sharded):
         if space not in ("host", "device") or kernels not in ("auto", "torch", "heddle"):
             raise ArgumentError(f"{problem}: space is {space!r}, kernels {kernels!r}, wanted host or device, and auto, "
                                 "torch or heddle")
-        self.space, self.kernels, key_lengths = space, kernels, plain(key_lengths)
+        self.space, self.kernels = space, kernels
+        key_lengths, scale = listed(f"{problem}: key_lengths", key_lengths), scale_of(f"{problem}", scale)
         self.chosen: Dict[Any, Any] = {}  #: of a framework: whose kernels, and why
         super().__init__(comm, problem, method, saved_forwards,
                          {"kv_heads": kv_heads, "causal": causal, "key_lengths": key_lengths, "scale": scale,
@@ -338,7 +334,7 @@ class LinearAttention(_Sharded):
     def __init__(self, comm: "Comm", problem: "str | Line", method: str = "lasp2", *,
                  decay: Optional[Sequence[float]] = None, bidirectional: bool = False, dv: Optional[int] = None,
                  threads: int = 1, saved_forwards: int = 1):
-        self._method, decay = _method(lib.heddle_linear_method_parse, method), plain(decay)
+        self._method, decay = _method(lib.heddle_linear_method_parse, method), listed(f"{problem}: decay", decay)
         super().__init__(comm, problem, method, saved_forwards,
                          {"decay": decay, "bidirectional": bidirectional, "dv": dv, "threads": threads})
         if decay is not None and len(decay) != self.heads:

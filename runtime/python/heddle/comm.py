@@ -11,11 +11,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from . import _abi
 from ._library import encoded, lib
-from .attention import Attention, LinearAttention, plain
+from .attention import Attention, LinearAttention
 from .errors import ArgumentError
 from .families import Family
 from .line import Line, mesh_of
 from .numbered import OfThisProcess, numbered
+from .options import plain
 from .pool import Pool
 from .reshard import Reshard
 from .state import State

@@ -8,6 +8,7 @@ import torch
 
 from ..attention import Attention, check_method, check_saved
 from ..errors import ArgumentError, UnsupportedError
+from ..options import scale_of
 from .attention_op import Local, as_autocast, attention
 from .key_mask import of_keys, of_scores, with_key_scores
 from .ranks import Ranks, is_name
@@ -82,7 +83,7 @@ class Attending(Mode):
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                 attn_mask: Optional[torch.Tensor] = None, dropout_p: float = 0.0, is_causal: bool = False,
                 scale: Optional[float] = None, enable_gqa: bool = False) -> torch.Tensor:
-        step, ranks = self._step, self._ranks
+        step, ranks, scale = self._step, self._ranks, scale_of("attention", scale)
         if dropout_p > 0.0 or query.dim() != 4:
             raise UnsupportedError(f"attention of {tuple(query.shape)}, dropout {dropout_p}: wanted 4 dims, no "
                                    "dropout")

@@ -17,8 +17,9 @@ _QKV = Tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 def with_key_mask(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float) -> _QKV:
     """q, k, v [b, s, h, d], wider: scores of keys that the mask [b, s] hides (False) come to nothing, all others are as
     they were, and so are the first d of o. No sample may hide all of its keys: it would have as good as no mask."""
-    if mask.dtype != torch.bool or mask.shape != k.shape[:2]:
-        raise ArgumentError(f"key_mask is {mask.dtype}{tuple(mask.shape)}, wanted torch.bool{tuple(k.shape[:2])}: what "
+    if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool or mask.shape != k.shape[:2]:
+        shown = f"{mask.dtype}{tuple(mask.shape)}" if isinstance(mask, torch.Tensor) else f"a {type(mask).__name__}"
+        raise ArgumentError(f"key_mask is {shown}, wanted torch.bool{tuple(k.shape[:2])}: what "
                             "is seen of this rank's rows")
     if scale == 0:
         raise ArgumentError("key_mask: with a scale of 0 all scores are 0, and none can be hidden")

@@ -1,14 +1,14 @@
 """Attention over the ranks of one or two process groups, as backends call it."""
 from __future__ import annotations
 
-import numbers
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
 
 from ...attention import Attention
-from ...errors import ArgumentError
+from ...errors import ArgumentError, UnsupportedError
+from ...options import scale_of
 from ..attention_op import attention as planned, nothing_of, of_family
 from ..blocks import accumulated
 from ..eager import static
@@ -22,7 +22,7 @@ _Tensors = Tuple[torch.Tensor, ...]
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: Any = None, ring_group: Any = None, *,
-              causal: bool = False, scale: Optional[float] = None, key_mask: Optional[torch.Tensor] = None,
+              causal: bool = False, scale: Any = None, key_mask: Optional[torch.Tensor] = None,
               joint: Optional[_Tensors] = None, joint_mask: Optional[torch.Tensor] = None,
               return_lse: bool = False, sizes: Optional[Sequence[int]] = None,
               ring_sizes: Optional[Sequence[int]] = None, chunks: int = 1, saved_forwards: int = 1) -> Any:
@@ -33,6 +33,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: 
 
     ulysses_group   whose ranks exchange rows for heads
     ring_group      round which keys and values come
+    scale           a number, or a tensor of one; None: 1 / sqrt(d)
     key_mask        [b, s/n], False: a key of this rank's rows that nobody sees; of every sample somebody's key is seen
     joint_mask      [b, l], the same of `joint`
     joint           q, k, v [b, l, h, d] that every rank has alike (of a text): all rows see their keys, and they see
@@ -45,8 +46,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: 
     saved_forwards  of the ring's plan (`comm.attention`)
     """
     check_qkv(q, k, v)
-    if q.shape[3] == 0:
-        raise ArgumentError(f"attention: q is {tuple(q.shape)}, and heads without width have no scores")
+    _need_scores(q)
     if joint is None and joint_mask is not None:
         raise ArgumentError("attention: joint_mask without joint")
     if joint is not None:
@@ -58,9 +58,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: 
     if ulysses_group is None and ring_group is None:
         ulysses_group = dist.group.WORLD
     width, causal, return_lse = static(q.shape[3]), bool(static(causal)), bool(static(return_lse))
-    scale = width ** -0.5 if scale is None else scale
-    if not isinstance(scale, (int, float, numbers.Real)):
-        raise ArgumentError(f"attention: scale is {scale!r}, wanted a number")
+    scale = width ** -0.5 if scale is None else _number(scale)
     if key_mask is not None or joint_mask is not None:
         q, k, v = _masked((q, k, v), key_mask, scale)
         joint = None if joint is None else _masked(joint, joint_mask, scale)
@@ -81,6 +79,17 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: 
     if joint is None:
         return (os[0], lses[0]) if return_lse else os[0]
     return (os, lses) if return_lse else os
+
+
+def _need_scores(q: torch.Tensor) -> None:
+    if not q.is_floating_point():
+        raise UnsupportedError(f"attention stores floating numbers, not {q.dtype}")
+    if q.shape[3] == 0:
+        raise ArgumentError(f"attention: q is {tuple(q.shape)}, and heads without width have no scores")
+
+
+def _number(scale: Any) -> Any:
+    return scale if isinstance(scale, (int, float)) else scale_of("attention", scale)  # a compiler's number stays
 
 
 def _masked(qkv: _Tensors, mask: Optional[torch.Tensor], scale: float) -> _Tensors:

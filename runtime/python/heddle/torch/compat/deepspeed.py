@@ -6,7 +6,7 @@ from .layers import DistributedAttention as DistributedAttention
 def single_all_to_all(input, scatter_idx, gather_idx, batch_dim_idx, group, async_op=False, handle=None, type=None):
     moved = all_to_all(input, scatter_idx, gather_idx, group, async_op=async_op)
     if async_op and handle is not None:
-        handle[type + "_work"] = moved
+        handle[f"{type}_work"] = moved
     return moved
 
 

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import functools
-import numbers
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
@@ -15,7 +14,7 @@ from ..ones import filled, held
 from ..reshard import _switch_out, keep_order, packed, resharded
 from ..texts import texts_of
 from .handle import Handle, started
-from .groups import balanced, checked, comm_of, group_of
+from .groups import balanced, checked, comm_of, dim_of, group_of
 
 _WHOLE = -1  #: in the place of a dim: every rank has all of it
 
@@ -44,7 +43,7 @@ def all_to_all(x: torch.Tensor, scatter_dim: int, gather_dim: int, group: Any = 
                    current at `wait()` waits; until then x is left as it is
     """
     ranks = ranks_of(group)
-    scatter, gather = _dim(x, scatter_dim), _dim(x, gather_dim)
+    scatter, gather = dim_of(x, scatter_dim), dim_of(x, gather_dim)
     if scatter == gather:
         raise ArgumentError(f"all_to_all: scatter_dim and gather_dim are both dim {scatter}")
     to = balanced(x.shape[scatter], ranks) if scatter_sizes is None else checked("scatter_sizes", scatter_sizes, ranks)
@@ -76,7 +75,7 @@ def split(x: torch.Tensor, dim: int, group: Any = None, *, sizes: Optional[Seque
            gradient by the number of ranks on its way back, and `split` divides it
     empty  as `all_to_all` has it
     """
-    ranks, at = ranks_of(group), _dim(x, dim)
+    ranks, at = ranks_of(group), dim_of(x, dim)
     to = balanced(x.shape[at], ranks) if sizes is None else checked("sizes", sizes, ranks)
     return _moved(_scaled(x, grad, 1.0 / ranks), at, _WHOLE, to, [], group, empty)
 
@@ -90,21 +89,13 @@ def gather(x: torch.Tensor, dim: int, group: Any = None, *, sizes: Optional[Sequ
            every rank
     grad, empty  as `split` has them
     """
-    ranks, at = ranks_of(group), _dim(x, dim)
+    ranks, at = ranks_of(group), dim_of(x, dim)
     of = [x.shape[at]] * ranks if sizes is None else checked("sizes", sizes, ranks)
     return _scaled(_moved(x, _WHOLE, at, [], of, group, empty), grad, float(ranks))
 
 
 def ranks_of(group: Any) -> int:
     return dist.get_world_size(None if group is None else group_of(group))
-
-
-def _dim(x: torch.Tensor, dim: int) -> int:
-    if not isinstance(x, torch.Tensor):
-        raise ArgumentError(f"a {type(x).__name__}, wanted a tensor of torch")
-    if not isinstance(dim, (int, numbers.Integral)) or not -x.dim() <= dim < x.dim():
-        raise ArgumentError(f"dim {dim} of a tensor of {x.dim()} dims")
-    return dim % x.dim()
 
 
 def _moved(x: torch.Tensor, scatter: int, gather: int, to: Sequence[Any], of: Sequence[Any], group: Any,

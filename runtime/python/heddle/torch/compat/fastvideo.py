@@ -1,6 +1,6 @@
 """The names of fastvideo.distributed.communication_op, over the group that was set."""
 from .exchange import all_to_all, gather, ranks_of, split
-from .groups import balanced
+from .groups import shared
 
 _group = None
 
@@ -19,7 +19,7 @@ def sequence_model_parallel_all_gather(input_, dim=-1):
 
 
 def sequence_model_parallel_all_gather_with_unpad(input_, original_seq_len, dim=-1):
-    return gather(input_, dim, _group, sizes=balanced(original_seq_len, ranks_of(_group)))
+    return gather(input_, dim, _group, sizes=shared("original_seq_len", original_seq_len, ranks_of(_group)))
 
 
 def sequence_model_parallel_shard(input_, dim=1):

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import numbers
 import weakref
+from collections.abc import KeysView, ValuesView
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
@@ -93,21 +94,46 @@ def sizes_of(length: int, group: Any = None) -> List[int]:
     return [int.from_bytes(each, "little") for each in comm_of(group).allgather(length.to_bytes(8, "little"))]
 
 
+def tensor_of(x: torch.Tensor) -> torch.Tensor:
+    if not isinstance(x, torch.Tensor):
+        raise ArgumentError(f"a {type(x).__name__}, wanted a tensor of torch")
+    return x
+
+
+def dim_of(x: torch.Tensor, dim: int) -> int:
+    """A dim of x by its number from 0 on."""
+    x = tensor_of(x)
+    if not isinstance(dim, (int, numbers.Integral)) or not -x.dim() <= dim < x.dim():
+        raise ArgumentError(f"dim {dim} of a tensor of {x.dim()} dims")
+    return int(dim) % x.dim()
+
+
+def length_of(x: torch.Tensor, dim: int) -> int:
+    at = dim_of(x, dim)
+    return x.shape[at]
+
+
 def balanced(length: Any, ranks: int) -> List[Any]:
     """As a layout cuts a dim: the first ranks have one more. `length` may be symbolic."""
     return [(length + ranks - 1 - rank) // ranks for rank in range(ranks)]
 
 
 def checked(name: str, sizes: Sequence[int], ranks: int) -> Sequence[int]:
-    found = sizes.tolist() if hasattr(sizes, "tolist") else list(sizes) if isinstance(sizes, range) else sizes
+    is_list = isinstance(sizes, (range, KeysView, ValuesView))
+    found = sizes.tolist() if hasattr(sizes, "tolist") else list(sizes) if is_list else sizes
     if not isinstance(found, (list, tuple)) or len(found) != ranks or any(not _is_length(size) for size in found):
         raise ArgumentError(f"{name} is {sizes}, wanted a length of each of {ranks} ranks")
     return found
 
 
 def _is_length(size: Any) -> bool:
-    is_number = isinstance(size, (int, numbers.Integral, torch.SymInt))
+    is_number = isinstance(size, (int, numbers.Integral, torch.SymInt)) and not isinstance(size, bool)
     return is_number and bool(size >= 0)
+
+
+def shared(name: str, length: Any, ranks: int) -> Sequence[Any]:
+    """A length that the ranks share as a layout cuts it, or what each of them has."""
+    return balanced(length, ranks) if _is_length(length) else checked(name, length, ranks)
 
 
 class Pad(int):
@@ -122,23 +148,36 @@ class Pad(int):
 
 
 _pads: Dict[str, Pad] = {}
-get_pad = _pads.__getitem__  #: by name
+
+
+def get_pad(name: str) -> Pad:
+    if name not in _pads:
+        raise ArgumentError(f"there is no pad of {name!r}: set_pad comes first")
+    return _pads[name]
 
 
 def set_pad(name: str, dim_size: int, parallel_group: Any) -> None:
+    if not _is_length(dim_size):
+        raise ArgumentError(f"set_pad: the extent of '{name}' is {dim_size!r}, wanted a number from 0 on")
     _pads[name] = Pad(dim_size, dist.get_world_size(group_of(parallel_group)))
 
 
 def of_second_dim(call: Callable[..., torch.Tensor], grad_scale: str) -> Callable[..., torch.Tensor]:
     """`split_sequence` or what is like it, of [b t, ...], along t, whose pad is "temporal"."""
     def folded(x: torch.Tensor, batch_size: int, parallel_group: Any) -> torch.Tensor:
+        rows = length_of(x, 0)
+        if not _is_length(batch_size) or batch_size == 0 or rows % batch_size:
+            raise ArgumentError(f"{rows} rows [b t] of a batch of {batch_size!r}, wanted a number that divides them")
         x = x.unflatten(0, (batch_size, x.shape[0] // batch_size))
         return call(x, parallel_group, 1, grad_scale, get_pad("temporal")).flatten(0, 1)
     return folded
 
 
-def padded(length: int, pad: int, group: Any) -> List[int]:
-    """Every rank's length of a dim of which this one has `length`: with a plain number, as many."""
+def padded(x: torch.Tensor, dim: int, pad: int, group: Any) -> List[int]:
+    """Every rank's length of a dim: with a plain number, as many as this one's."""
+    length = length_of(x, dim)
+    if not isinstance(pad, (int, numbers.Integral)):
+        raise ArgumentError(f"the pad of dim {dim} is {pad!r}, wanted a number")
     ranks = dist.get_world_size(group_of(group))
     return balanced(pad.extent if isinstance(pad, Pad) else length * ranks, ranks)
 

@@ -6,9 +6,9 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 import torch
 
 from ...errors import ArgumentError
-from ..attention_op import nothing_of
+from ..ones import filled
 from .exchange import all_to_all, exchanged_as_one, ranks_of
-from .groups import balanced, checked, rank_of
+from .groups import balanced, checked, dim_of, rank_of, shared
 
 _ROWS, _HEADS = 1, 2  #: of [b, s, h, d]
 
@@ -41,10 +41,7 @@ def heads_to_rows(o: torch.Tensor, group: Any = None, *, sizes: Optional[Sequenc
            all have as many as this one
     """
     ranks = ranks_of(group)
-    if heads is None:
-        of = None
-    else:
-        of = balanced(heads, ranks) if isinstance(heads, int) else checked("heads", heads, ranks)
+    of = None if heads is None else shared("heads", heads, ranks)
     to = None if sizes is None else checked("sizes", sizes, ranks)
     return all_to_all(o, _ROWS, _HEADS, group, gather_sizes=of, scatter_sizes=to)
 
@@ -54,23 +51,53 @@ def by_heads(attend: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.
              gather_dim: int = _ROWS) -> torch.Tensor:
     """o of this rank's rows, of an attention `attend(q, k, v)` of all rows, which is given those of this rank's heads.
     Heads are in `scatter_dim`, rows in `gather_dim`, of which every rank has as many; k and v may have fewer heads, and
-    other rows. o has heads where q has them, or there the heads and their width as one. A rank that gets no heads does
-    not call `attend`.
+    other rows. o has heads where q has them, or there the heads and their width as one. A rank that gets no heads calls
+    `attend` with a key head of ones, which nobody else sees: so it knows what o is.
     """
     ranks = ranks_of(group)
+    scatter, gather = _dims(attend, (q, k, v), scatter_dim, gather_dim)
     if ranks == 1:
         return attend(q, k, v)
-    cut, key_cut = heads_of(q.shape[scatter_dim], k.shape[scatter_dim], ranks)
+    each = q.shape[scatter] // max(k.shape[scatter], 1)
+    cut, key_cut = heads_of(q.shape[scatter], k.shape[scatter], ranks)
     if q.shape == k.shape == v.shape and q.dtype == k.dtype == v.dtype:
-        rows, dims = [q.shape[gather_dim]] * ranks, (scatter_dim % q.dim(), gather_dim % q.dim())
-        q, k, v = exchanged_as_one([q, k, v], *dims, cut, rows, group)
+        q, k, v = exchanged_as_one([q, k, v], scatter, gather, cut, [q.shape[gather]] * ranks, group)
     else:
-        q = all_to_all(q, scatter_dim, gather_dim, group, scatter_sizes=cut)
-        k, v = (all_to_all(x, scatter_dim, gather_dim, group, scatter_sizes=key_cut) for x in (k, v))
+        q = all_to_all(q, scatter, gather, group, scatter_sizes=cut)
+        k, v = (all_to_all(x, scatter, gather, group, scatter_sizes=key_cut) for x in (k, v))
     mine = cut[rank_of(group)]
-    o = attend(q, k, v) if mine else nothing_of(q, k, v).reshape(*q.shape[:-1], v.shape[-1])
-    wide = o.shape[scatter_dim] // max(mine, 1) if mine else 1
-    return all_to_all(o, gather_dim, scatter_dim, group, gather_sizes=[n * wide for n in cut])
+    heads = mine or max(each, 1)
+    if not mine:
+        q, k, v = (_with_heads(x, scatter, n) for x, n in ((q, heads), (k, 1), (v, 1)))
+    o = attend(q, k, v)
+    if not isinstance(o, torch.Tensor) or o.dim() <= max(scatter, gather) or o.shape[scatter] % heads:
+        raise ArgumentError(f"by_heads: attend returned {shown(o)} of {heads} heads, wanted a tensor with rows in dim "
+                            f"{gather} and heads in dim {scatter}")
+    wide = o.shape[scatter] // heads
+    o = o if mine else o.narrow(scatter, 0, 0)
+    return all_to_all(o, gather, scatter, group, gather_sizes=[n * wide for n in cut])
+
+
+def _dims(attend: Any, qkv: Sequence[torch.Tensor], scatter_dim: int, gather_dim: int) -> Tuple[int, int]:
+    if not callable(attend):
+        raise ArgumentError(f"by_heads: attend is a {type(attend).__name__}, wanted a function of q, k and v")
+    for name, x in zip("qkv", qkv):
+        if not isinstance(x, torch.Tensor) or x.dim() != qkv[0].dim():
+            raise ArgumentError(f"by_heads: {name} is {shown(x)}, wanted three tensors of as many dims")
+    scatter, gather = dim_of(qkv[0], scatter_dim), dim_of(qkv[0], gather_dim)
+    q, k, v = (x.shape[scatter] for x in qkv)
+    if scatter == gather or k != v or (q % k if k else q):
+        raise ArgumentError(f"by_heads: q {shown(qkv[0])}, k {shown(qkv[1])} and v {shown(qkv[2])} with heads in dim "
+                            f"{scatter}, rows in dim {gather}: wanted two dims, and key heads that divide those of q")
+    return scatter, gather
+
+
+def _with_heads(x: torch.Tensor, dim: int, heads: int) -> torch.Tensor:
+    return filled(x, [heads if at == dim else n for at, n in enumerate(x.shape)])
+
+
+def shown(x: Any) -> str:
+    return str(tuple(x.shape)) if isinstance(x, torch.Tensor) else f"a {type(x).__name__}"
 
 
 def heads_of(heads: Any, key_heads: Any, ranks: int) -> Tuple[List[Any], List[Any]]:
@@ -81,8 +108,8 @@ def heads_of(heads: Any, key_heads: Any, ranks: int) -> Tuple[List[Any], List[An
 
 def check_qkv(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, torch.Tensor) or x.dim() != 4:
-            raise ArgumentError(f"{name}: wanted a tensor [b, s, h, d]")
+        if not isinstance(x, torch.Tensor) or x.dim() != 4 or x.layout is not torch.strided:
+            raise ArgumentError(f"{name}: wanted a tensor [b, s, h, d], dense")
     if k.shape != v.shape or k.dtype != v.dtype or q.dtype != k.dtype or q.shape[:2] != k.shape[:2] or \
             q.shape[3] != k.shape[3] or (q.shape[2] % k.shape[2] if k.shape[2] else q.shape[2]):
         raise ArgumentError(f"q {q.dtype}{tuple(q.shape)}, k {k.dtype}{tuple(k.shape)} and v {v.dtype}"

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from ...errors import ArgumentError, UnsupportedError
 from .attend import attention
-from .heads import by_heads
+from .heads import by_heads, shown
 
 
 class _Groups:
@@ -36,23 +36,35 @@ class DistributedAttention(torch.nn.Module):
     def __init__(self, local_attention: Any, sequence_process_group: Any, scatter_idx: int = 2, gather_idx: int = 0,
                  sp_stream: Any = None):
         super().__init__()
+        if not callable(local_attention):
+            raise ArgumentError(f"local_attention is a {type(local_attention).__name__}, wanted one of q, k and v")
         self.local_attn, self.spg, self.dims = local_attention, sequence_process_group, (scatter_idx, gather_idx)
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any,
                 batch_dim_idx: int = 0, rotary_pos_emb: Any = None, **kwargs: Any) -> torch.Tensor:
         if args and type(args[0]) is int:
             rotary_pos_emb, args = args[1] if len(args) > 1 else rotary_pos_emb, args[2:]
+        turns = None if rotary_pos_emb is None else _cos_sin(rotary_pos_emb)
 
         def local(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            if rotary_pos_emb is not None:
-                cos, sin = (x.transpose(0, 1) for x in rotary_pos_emb)
-                q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
+            if turns is not None:
+                q, k = _rotated(q, *turns), _rotated(k, *turns)
             return self.local_attn(q, k, v, *args, **kwargs)
         return by_heads(local, query, key, value, self.spg, *self.dims)
 
 
+def _cos_sin(given: Any) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Of [rows, 1, 1, width], rows in the dim where they are in q."""
+    if not isinstance(given, (tuple, list)) or len(given) != 2 or not all(
+            isinstance(x, torch.Tensor) and x.dim() == 4 and x.shape == given[0].shape for x in given):
+        raise ArgumentError("rotary_pos_emb: wanted cos and sin, two tensors [rows, 1, 1, width] of one shape")
+    return given[0].transpose(0, 1), given[1].transpose(0, 1)
+
+
 def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """The first of each head, as wide as cos; pairs are half of that apart."""
+    if cos.shape[-1] > x.shape[-1] or cos.shape[-1] % 2:
+        raise ArgumentError(f"rotary_pos_emb is {cos.shape[-1]} wide, wanted an even number up to {x.shape[-1]}")
     turned, rest = x.split([cos.shape[-1], x.shape[-1] - cos.shape[-1]], -1)
     first, second = turned.chunk(2, -1)
     return torch.cat((turned * cos + torch.cat((-second, first), -1) * sin, rest), -1)
@@ -66,32 +78,77 @@ class OverGroups(torch.nn.Module):
         super().__init__()
         if dims != (2, 1):
             raise UnsupportedError(f"scatter_idx and gather_idx are {dims}, wanted 2 and 1: of [b, s, h, d]")
-        if not ring.startswith("basic"):
+        if not isinstance(ring, str) or not ring.startswith("basic"):
             raise UnsupportedError(f"ring_impl_type is {ring!r}, wanted 'basic': a rank's rows follow one another")
         self.ulysses_pg, self.ring_pg = ulysses_group, ring_group
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout_p: float = 0.0,
                 softmax_scale: Optional[float] = None, causal: bool = False, window_size: Tuple[int, int] = (-1, -1),
-                softcap: float = 0.0, alibi_slopes: Any = None, deterministic: bool = False,
-                return_attn_probs: bool = False, *args: Any) -> torch.Tensor:
-        _without(dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes)
-        if tuple(window_size) != (-1, -1):
-            raise UnsupportedError(f"window_size is {tuple(window_size)}: all rows are attended to")
+                softcap: float = 0.0, alibi_slopes: Any = None, *args: Any, **kwargs: Any) -> torch.Tensor:
+        _without(window_size, dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes)
         o: torch.Tensor = attention(query, key, value, self.ulysses_pg, self.ring_pg, causal=causal,
                                     scale=softmax_scale)
         return o
 
 
+class PackedOverGroups(torch.nn.Module):
+    """The same of q, k and v in one tensor [b, rows of this rank, 3, h, d]."""
+
+    def __init__(self, ulysses_group: Any, ring_group: Any, dims: Tuple[int, int], ring: str = "basic"):
+        if dims != (3, 1):
+            raise UnsupportedError(f"scatter_idx and gather_idx are {dims}, wanted 3 and 1: of [b, s, 3, h, d]")
+        super().__init__()
+        self.attention = OverGroups(ulysses_group, ring_group, (2, 1), ring)
+
+    def forward(self, qkv: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        o: torch.Tensor = self.attention(*unpacked(qkv, 3), *args, **kwargs)
+        return o
+
+
+def unpacked(x: torch.Tensor, count: int) -> Tuple[torch.Tensor, ...]:
+    """Those that are beside one another in [b, s, count, h, d]."""
+    if not isinstance(x, torch.Tensor) or x.dim() != 5 or x.shape[2] != count:
+        raise ArgumentError(f"{shown(x)}, wanted a tensor [b, s, {count}, h, d]")
+    return x.unbind(2)
+
+
+def round_ring(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0,
+               softmax_scale: Optional[float] = None, causal: bool = False, window_size: Tuple[int, int] = (-1, -1),
+               softcap: float = 0.0, alibi_slopes: Any = None, deterministic: bool = False,
+               return_attn_probs: bool = False, group: Any = None, attn_type: Any = None,
+               attn_processor: Any = None) -> Any:
+    """o, or (o, lse, None), of [b, rows of this rank, h, d]."""
+    _without(window_size, dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes)
+    found = attention(q, k, v, None, dist.group.WORLD if group is None else group, causal=causal, scale=softmax_scale,
+                      return_lse=bool(return_attn_probs))
+    return (*found, None) if return_attn_probs else found
+
+
+def rows_first(*xs: torch.Tensor) -> Tuple[torch.Tensor, ...]:
+    """[b, h, s, d] -> [b, s, h, d], or back."""
+    for x in xs:
+        if not isinstance(x, torch.Tensor) or x.dim() != 4:
+            raise ArgumentError(f"{shown(x)}, wanted a tensor [b, h, s, d]")
+    return tuple(x.transpose(1, 2) for x in xs)
+
+
 def heads_first(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ulysses_group: Any, ring_group: Any,
-                dropout_p: float, is_causal: bool) -> torch.Tensor:
-    """`attention` of [b, h, s, d], with the arguments of torch's own."""
+                dropout_p: float, is_causal: bool, joint: Any = None, strategy: Any = None) -> torch.Tensor:
+    """`attention` of [b, h, s, d], with the arguments of torch's own. The rows of `joint`, which every rank has alike,
+    stand in o before this rank's ("front") or behind them ("rear")."""
     _without(dropout_p=dropout_p)
-    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    o: torch.Tensor = attention(q, k, v, ulysses_group, ring_group, causal=is_causal)
-    return o.transpose(1, 2)
+    q, k, v = rows_first(query, key, value)
+    if joint is None:
+        return rows_first(attention(q, k, v, ulysses_group, ring_group, causal=is_causal))[0]
+    if strategy not in ("front", "rear"):
+        raise ArgumentError(f"joint_strategy is {strategy!r}, wanted 'front' or 'rear'")
+    o = rows_first(*attention(q, k, v, ulysses_group, ring_group, causal=is_causal, joint=rows_first(*joint)))
+    return torch.cat(o if strategy == "rear" else o[::-1], 2)
 
 
-def _without(**given: Any) -> None:
+def _without(window_size: Any = None, **given: Any) -> None:
+    if window_size not in (None, (-1, -1), [-1, -1]):
+        raise UnsupportedError(f"window_size is {window_size}: all rows are attended to")
     for name, option in given.items():
         if option is not None and (isinstance(option, torch.Tensor) or option):
             raise UnsupportedError(f"{name} is {option}, which attention over ranks does not know")
@@ -101,7 +158,7 @@ def grouped(ulysses: int, ring: int, ulysses_inside: bool = True) -> Tuple[Any, 
     """This rank's groups of so many ranks, of ulysses and of the ring. Collective over all ranks. Those of the one
     inside follow one another; each of the ring has a rank of every group of ulysses, the other way round likewise."""
     ranks = dist.get_world_size()
-    if ulysses < 1 or ring < 1 or ranks % (ulysses * ring):
+    if not isinstance(ulysses, int) or not isinstance(ring, int) or ulysses < 1 or ring < 1 or ranks % (ulysses * ring):
         raise ArgumentError(f"groups of {ulysses} and {ring} ranks do not divide {ranks} ranks")
     inside, outside = (ulysses, ring) if ulysses_inside else (ring, ulysses)
     numbers = torch.arange(ranks).view(-1, outside, inside)

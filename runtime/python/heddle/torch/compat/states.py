@@ -9,10 +9,12 @@ from ...attention import LinearAttention
 from ...comm import Comm
 from ...errors import ArgumentError
 from ...numbered import by_number
+from ...options import plain
 from ..attention_op import _attention, _attention_backward, _is_of_library, _twice, linear_attention
 from ..reshard import keep_order
 from .exchange import number_of, ranks_of
 from .groups import checked, comm_of
+from .heads import shown
 
 _ops = torch.library.Library("heddle", "FRAGMENT")
 _ops.define("lasp(Tensor q, Tensor k, Tensor v, Tensor slopes, SymInt[] rows, str method, int comm) -> "
@@ -32,8 +34,8 @@ def lasp(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: Any, group: 
     """
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor) or x.dim() != 4 or x.shape[1] == 0 or x.shape[3] == 0:
-            raise ArgumentError(f"lasp: {name} is {_shown(x)}, wanted a tensor [b, h, n, d] with heads and a width")
-    ranks, slopes = ranks_of(group), torch.as_tensor(slopes).detach()
+            raise ArgumentError(f"lasp: {name} is {shown(x)}, wanted a tensor [b, h, n, d] with heads and a width")
+    ranks, slopes = ranks_of(group), _numbers(slopes)
     rows = [q.shape[2]] * ranks if sizes is None else checked("sizes", sizes, ranks)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if torch.compiler.is_compiling():
@@ -43,8 +45,15 @@ def lasp(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: Any, group: 
     return o.transpose(1, 2)
 
 
-def _shown(x: Any) -> str:
-    return str(tuple(x.shape)) if isinstance(x, torch.Tensor) else f"a {type(x).__name__}"
+def _numbers(slopes: Any) -> torch.Tensor:
+    if not isinstance(slopes, torch.Tensor):
+        try:
+            slopes = torch.as_tensor(plain(slopes))
+        except (TypeError, ValueError, RuntimeError):  # whatever torch makes of it
+            raise ArgumentError(f"lasp: slopes is {slopes!r}, wanted a number of each head") from None
+    if slopes.is_complex() or slopes.is_meta:
+        raise ArgumentError(f"lasp: slopes are {slopes.dtype} on {slopes.device}, wanted real numbers")
+    return slopes.detach()
 
 
 def _plan(q: torch.Tensor, v: torch.Tensor, slopes: torch.Tensor, rows: Sequence[int], method: str,

@@ -8,7 +8,7 @@ def all_to_all_comm(input_, process_group=None, scatter_dim=2, gather_dim=1):
 
 
 def all_to_all_with_pad(input_, process_group, scatter_dim=2, gather_dim=1, scatter_pad=0, gather_pad=0):
-    sizes = padded(input_.shape[gather_dim], gather_pad, process_group)
+    sizes = padded(input_, gather_dim, gather_pad, process_group)
     return all_to_all(input_, scatter_dim, gather_dim, process_group, gather_sizes=sizes, empty="one")
 
 
@@ -17,7 +17,7 @@ def split_sequence(input_, process_group, dim, grad_scale=1.0, pad=0, pad_val=0)
 
 
 def gather_sequence(input_, process_group, dim, grad_scale=1.0, pad=0):
-    sizes = padded(input_.shape[dim], pad, process_group)
+    sizes = padded(input_, dim, pad, process_group)
     return gather(input_, dim, process_group, sizes=sizes, grad=grad_of(grad_scale), empty="one")
 
 

@@ -1,6 +1,7 @@
 """The names of yunchang: exchanges, and attention."""
 from .exchange import all_to_all
 from .yunchang_attention import *
+from .yunchang_ring import *
 
 
 class SeqAllToAll4D:

@@ -45,6 +45,9 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
     """
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"explore: the model is a {type(model).__name__}, wanted a torch.nn.Module")
+    if dims is not None and not isinstance(dims, Mapping) or progress is not None and not callable(progress):
+        raise ArgumentError(f"explore: dims is a {type(dims).__name__}, progress a {type(progress).__name__}: wanted a "
+                            "mapping from names of arguments to dims, and a function of a module's name")
     args, kwargs = _named_arguments(model, args, kwargs)
     given = {**tensors_of(args), **tensors_of(kwargs)}
     if not given:

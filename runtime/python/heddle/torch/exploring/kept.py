@@ -61,12 +61,19 @@ def _uncompiled() -> Any:
 
 def is_nothing(p: torch.Tensor) -> bool:
     """Is it a gate that hides what it is multiplied with?"""
-    return p.is_floating_point() and p.numel() > 0 and not p.is_meta and not bool((p.detach().abs() > _TINY).any())
+    if not p.is_floating_point() or p.numel() == 0 or p.is_meta or not is_wide(p):
+        return False
+    return not bool((p.detach().abs() > _TINY).any())
+
+
+def is_wide(x: torch.Tensor) -> bool:
+    """Dense, of 2 bytes at least: torch knows no arithmetic of others."""
+    return x.layout is torch.strided and x.dtype.itemsize > 1
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Bit by bit, but for NaNs, which differ from themselves and are then written once more."""
-    return a.shape == b.shape and torch.equal(a, b)
+    return a.shape == b.shape and a.layout is torch.strided and torch.equal(a, b)
 
 
 def _attributes(module: torch.nn.Module) -> Tuple[Dict[str, Any], _Held]:

@@ -51,6 +51,8 @@ def lint(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, found: O
         raise ArgumentError(f"lint: the model is a {type(model).__name__}, wanted a torch.nn.Module")
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 2:
         raise ArgumentError(f"lint: ranks is {ranks!r}, wanted a number of at least 2")
+    if found is not None and not isinstance(found, Exploration):
+        raise ArgumentError(f"lint: found is a {type(found).__name__}, wanted what heddle.torch.explore returned")
     steps = getattr(plan, "steps", plan)
     every = watched(model, steps, args, kwargs, ranks)
     if found is None:

@@ -8,6 +8,8 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 import torch
 
 from ... import schedule as planner
+from ..._library import encoded
+from ...attention import check_method, check_saved
 from ...errors import ArgumentError, Error, InfeasibleError, UnsupportedError
 from ...line import mesh_of
 from ...machine import MachineLike, machine_of
@@ -21,7 +23,7 @@ from ..proving import Proof, prove
 from ..ranks import Dims
 from .along import along_plans, is_near
 from .plan import Plan, lines_of
-from .scheduled import need_followed, schedule_of
+from .scheduled import need_followed, schedule_of, sent_of
 
 _TRIES_MAX = 24
 Steps = List[Tuple[str, Any]]
@@ -33,9 +35,17 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
     """The steps for this exploration's model, proved on ranks that are simulated."""
     if type(model).__name__ != found.model:
         raise ArgumentError(f"what was found is of {found.model}, and the model is a {type(model).__name__}")
+    if method != "auto":
+        check_method(method)
+    if method == "local":
+        raise ArgumentError("method is local, which is attention of a rank's rows alone: wanted one of all ranks")
+    check_saved("plan", saved_forwards)
     grid = mesh_of(mesh)
     if grid.naxes != 1:
         raise ArgumentError(f"the mesh is {mesh}, wanted one axis: [sp=4]")
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise ArgumentError(f"the schedule is a {type(schedule).__name__}, wanted one of heddle.plan")
+    encoded("sizes", sizes)
     if schedule is not None and schedule.mesh != mesh:
         raise ArgumentError(f"the schedule of {schedule.model} is for {schedule.mesh}, and the ranks are {mesh}")
     if schedule is not None:
@@ -47,16 +57,18 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
         plan = search.like(schedule)
     if plan is None:
         try:
-            plan = search.drafted(schedule, machine, sizes)
+            plan = search.mixed(machine, sizes) if schedule is None else None
+            plan = plan or search.drafted(schedule, machine, sizes)
         except UnsupportedError as error:
             search.why = str(error)
     plan = plan or (search.along(True) if schedule is None else None)
     if plan is None:
         raise search.refused()
+    plan.why += search.unfollowed
     if plan.schedule is None:
         _told(plan, found, model, mesh, machine, sizes)
     if plan.schedule is not None:
-        plan.why += _uncounted(plan, plan.schedule)
+        plan.why += _uncounted(plan, plan.schedule) + sent_of(found, plan, grid.axis[0].name.decode())
     return plan
 
 
@@ -102,7 +114,7 @@ class _Search:
         self._found, self._model, self._mesh, self._size = found, model, mesh, size
         self._method, self._saved = method, saved
         self._tried: List[Tuple[Plan, Proof]] = []
-        self.why = ""
+        self.why = self.unfollowed = ""
 
     def refused(self) -> UnsupportedError:
         tried, found = self._tried, self._found
@@ -149,6 +161,30 @@ class _Search:
         raise UnsupportedError(f"the schedule of {schedule.model} has '{near.name}' {near.layout} by {near.method}: a "
                                "plan with halos or sums cuts one dim all the way, and none has all stages so: "
                                f"{'; '.join(dict.fromkeys(others)) or 'there is none'}")
+
+    def mixed(self, machine: Optional[MachineLike], sizes: str) -> Optional[Plan]:
+        """By the schedule of the fewest seconds, where stages attend by several methods, or by one and are switched."""
+        if machine is None or self._method != "auto":
+            return None
+        draft = Draft(self._found, self._model)
+        try:
+            schedule = draft.scheduled(self._mesh, machine, sizes, "auto", is_mixed=True)
+        except (InfeasibleError, UnsupportedError):
+            return None
+        by: Dict[str, str] = {stage.method: stage.name for stage in schedule.stages if stage.method != "local"}
+        if len(by) < (1 if draft.is_switching else 2) or not {"halo", "sums"}.isdisjoint(by):
+            return None
+        try:
+            need_followed(self._found, schedule)
+            plan = self.drafted(schedule, machine, sizes)
+            if plan is not None:
+                plan.why += f": the planner predicts {schedule.predicted_s:.3g} s by it on {schedule.machine}"
+            return plan
+        except (ArgumentError, UnsupportedError) as error:
+            has = " and ".join(f"{method} in '{name}'" for method, name in by.items())
+            self.unfollowed = (f"; the fewest seconds on {schedule.machine} are those of {has}, which no plan has: "
+                               f"{error}")
+        return None
 
     def drafted(self, schedule: Optional[Schedule], machine: Optional[MachineLike], sizes: str) -> Optional[Plan]:
         """By the planner's schedule; by one that is given every stage has its layout and its method."""
@@ -243,8 +279,9 @@ class Draft:
         return [False, True] if is_once else [True]
 
     # --- what the planner decides -----------------------------------------------------------------------------------
-    def scheduled(self, mesh: str, machine: Optional[MachineLike], sizes: str, method: str) -> Schedule:
-        methods = None if self.is_switching else "" if method == "auto" else f"*={method}"
+    def scheduled(self, mesh: str, machine: Optional[MachineLike], sizes: str, method: str,
+                  is_mixed: bool = False) -> Schedule:
+        methods = None if self.is_switching and not is_mixed else "" if method == "auto" else f"*={method}"
         if "b" in self.found.dims and "b=" not in sizes:  # samples are not this mesh's to cut
             sizes = f"b=1,{sizes}" if sizes else "b=1"
         model = self.found.to_yaml()

@@ -6,7 +6,7 @@ from typing import Any, Dict, Optional, Tuple
 import torch
 
 from ... import schedule as planner
-from ...errors import ArgumentError, MismatchError
+from ...errors import ArgumentError, Error, MismatchError
 from ...line import layout_text, mesh_of
 from ...machine import MachineLike
 from ...schedule import Schedule
@@ -77,6 +77,24 @@ def schedule_of(found: Exploration, model: torch.nn.Module, plan: Any, mesh: str
     fixed = f"b=1,{sizes}".rstrip(",") if "b" in found.dims and "b=" not in sizes else sizes
     return planner.plan(found.to_yaml(), mesh, machine=machine, sizes=fixed, force=";".join(forced), methods="",
                         slack_percent=100 * size)  # a stage that is whole is as uneven as can be
+
+
+def sent_of(found: Exploration, plan: Any, axis: str) -> str:
+    """What went in the plan's proof, where its schedule counts other bytes of that: of tensors with fewer channels than
+    the first stage has, say."""
+    ranks, batch, first = plan.proof.ranks, found.dims.get("b", 1), found.stages()[0].channels
+    forced = ";".join(f"{stage.name}={stage.layout}/{stage.method}" for stage in plan.schedule.stages)
+    try:
+        counted = batch * planner.plan(found.to_yaml(), f"[{axis}={ranks}]", sizes="b=1" if "b" in found.dims else "",
+                                       force=forced, methods="", slack_percent=100 * ranks).bytes_total
+    except Error:  # so few ranks cannot be as it says
+        return ""
+    if counted == plan.proof.bytes_total:
+        return ""
+    other = [f"'{stage.name}' has {stage.channels}" for stage in found.stages() if stage.channels != first]
+    whose = f", of {first} channels: {', '.join(other[:3])}" if other else ""
+    return (f"; of the extents that were explored {plan.proof.bytes_total} bytes go on {ranks} ranks, and the schedule "
+            f"counts {counted}{whose}")
 
 
 def _layouts(found: Exploration, model: torch.nn.Module, steps: Any, seen: Watched, axis: str) -> Dict[str, str]:

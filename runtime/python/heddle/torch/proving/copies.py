@@ -7,7 +7,7 @@ from typing import Any, Dict, List
 import torch
 
 from ...errors import UnsupportedError
-from ..exploring.kept import is_nothing
+from ..exploring.kept import is_nothing, is_wide
 
 _GAIN_LEAST = 0.5  #: of a matrix, below which it is brought to one: torch's own begin at 0.58, those of 0.02 far below
 
@@ -30,6 +30,7 @@ class Copies:
         model = self._model
         memo: Dict[int, Any] = {id(p): torch.nn.Parameter(data, p.requires_grad)
                                 for p, data in zip(model.parameters(), self._data)}
+        memo.update((id(x), x.clone()) for x in model.buffers() if x.layout is not torch.strided)
         try:
             return copy.deepcopy(model, memo).eval()
         except Exception as error:  # whatever a model keeps
@@ -41,7 +42,7 @@ def _shown(at: int, data: torch.Tensor, is_sharp: bool) -> torch.Tensor:
     if is_nothing(data):
         draw = torch.Generator().manual_seed(at)
         return (torch.randn(data.shape, generator=draw) * 0.1).to(data.device, data.dtype)
-    if not is_sharp or data.dim() < 2 or not data.is_floating_point() or data.is_meta or data.numel() == 0:
+    if not is_sharp or data.dim() < 2 or not data.is_floating_point() or data.numel() == 0 or not is_wide(data):
         return data
     norm = torch.linalg.vector_norm(data, dtype=torch.promote_types(data.dtype, torch.float32))
     gain = float(norm) / data.shape[0] ** 0.5

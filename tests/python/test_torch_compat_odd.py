@@ -1,0 +1,151 @@
+"""Arguments that the names of backends do not know, and what local attentions may return."""
+from ranks import fork
+from test_torch_compat import COMMON
+
+
+def test_a_rank_without_heads_knows_what_others_return(tmp_path):
+    fork(tmp_path, COMMON + """
+from heddle.torch.compat.deepspeed import DistributedAttention
+
+def one(q, k, v):  # [b, s, h, d]
+    return F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)),
+                                          enable_gqa=q.shape[2] != k.shape[2]).transpose(1, 2)
+
+forms = (lambda q, k, v: one(q, k, v).flatten(2), lambda q, k, v: one(q, k, v).double(),
+         lambda q, k, v: one(q, k, v).flatten(2).to(torch.bfloat16), lambda q, k, v: one(q, k, v)[..., :3], one)
+for h, kv in ((1, 1), (2, 2), (size - 1, size - 1), (6, 1), (4, 2)):  # heads for some ranks only
+    for attend in forms:
+        whole = [draw(i, 2, 7 * size, n, 8).requires_grad_() for i, n in enumerate((h, kv, kv))]
+        wanted = attend(*whole)
+        mine = [part(x.detach(), 1).clone().requires_grad_() for x in whole]
+        for found in (hc.by_heads(attend, *mine), DistributedAttention(attend, None, 2, 1)(*mine)):
+            of = part(wanted, 1)
+            assert found.dtype == of.dtype and found.shape == of.shape, (found.dtype, found.shape, of.shape)
+            assert (found - of).abs().max() < 1e-2 * (1 + of.abs().max())
+            d_o = draw(9, *wanted.shape, dtype=wanted.dtype)
+            got = torch.autograd.grad(found, mine, part(d_o, 1))
+            for a, b in zip(got, torch.autograd.grad(wanted, whole, d_o, retain_graph=True)):
+                assert (a - part(b, 1)).abs().max() < 1e-2 * (1 + b.abs().max())
+flat = lambda q, k, v: one(*(x.movedim(0, 2) for x in (q, k, v))).movedim(2, 0)  # heads first: [h, b, s, d]
+whole = [draw(i, 1, 2, 2 * size, 8) for i in range(3)]
+same(hc.by_heads(flat, *(part(x, 2) for x in whole), None, 0, 2), part(flat(*whole), 2))
+ended()
+""", 3)
+
+
+def test_lengths_and_numbers_in_whatever_has_them(tmp_path):
+    fork(tmp_path, COMMON + """
+world = dist.group.WORLD
+by_rank = dict(enumerate(lengths(13)))
+x = draw(1, 2, 13, 6, 8)
+mine = part(x, 1)
+for sizes in (by_rank.values(), dict.fromkeys((6, 4, 3)).keys()):
+    plain = list(sizes)
+    same(hc.split(x, 1, sizes=sizes), hc.split(x, 1, sizes=plain))
+    rows = part(x, 1, plain)
+    same(hc.gather(rows, 1, sizes=sizes), x)
+    same(hc.all_to_all(rows, 2, 1, gather_sizes=sizes), hc.all_to_all(rows, 2, 1, gather_sizes=plain))
+    same(hc.attention(rows, rows, rows, sizes=sizes), hc.attention(rows, rows, rows, sizes=plain))
+    same(hc.attention(rows, rows, rows, None, world, ring_sizes=sizes),
+         hc.attention(rows, rows, rows, None, world, ring_sizes=plain))
+    rows = rows.transpose(1, 2)
+    same(hc.lasp(rows, rows, rows, {h: h / 10 for h in range(6)}.values(), sizes=sizes),
+         hc.lasp(rows, rows, rows, [h / 10 for h in range(6)], sizes=plain))
+seen = draw(3, 2, 13) > -0.3
+for scale in (torch.tensor(0.25), torch.tensor([0.25], dtype=torch.float64), torch.nn.Parameter(
+        torch.tensor(0.25), requires_grad=False)):
+    for ulysses, ring in ((world, None), (None, world)):
+        for more in ({}, {"key_mask": part(seen, 1)}):
+            given = dict(sizes=lengths(13)) if ring is None else dict(ring_sizes=lengths(13))
+            a, b = (hc.attention(mine, mine, mine, ulysses, ring, scale=each, **given, **more)
+                    for each in (scale, 0.25))
+            same(a, b)
+plan = hc.comm_of().attention(f"f32[b=2 s=13 h=6 d=8] on [sp={size}]: s@sp", "ring", scale=torch.tensor(0.25),
+                              key_lengths={0: 13, 1: 5}.values())
+assert plan.scale == 0.25 and plan.key_lengths == (13, 5)
+ended()
+""", 3)
+
+
+def test_what_is_no_argument_is_refused_by_name(tmp_path):
+    fork(tmp_path, COMMON + """
+import heddle.torch.compat.deepspeed as hds
+import heddle.torch.compat.diffusers as hd
+import heddle.torch.compat.fastvideo as hf
+import heddle.torch.compat.videosys as hv
+import heddle.torch.compat.wan as hw
+import heddle.torch.compat.xdit as hx
+import heddle.torch.compat.yunchang as hy
+world, y = dist.group.WORLD, draw(1, 2, 4, 6, 8)
+attend = lambda q, k, v: q
+folded, slopes = draw(2, 7, 4, 6), [0.1] * 4
+comm = hc.comm_of()
+problem = f"f32[b=2 s=8 h=6 d=8] on [sp={size}]: s@sp"
+
+for words, call in (
+        ("q is a NoneType, wanted three tensors", lambda: hc.by_heads(attend, None, y, y)),
+        ("v is a str, wanted three tensors", lambda: hc.by_heads(attend, y, y, "v")),
+        ("k is (4, 6, 8), wanted three tensors of as many", lambda: hc.by_heads(attend, y, y[0], y)),
+        ("dim 7 of a tensor of 4 dims", lambda: hc.by_heads(attend, y, y, y, None, 7, 1)),
+        ("dim a of a tensor", lambda: hc.by_heads(attend, y, y, y, None, "a", 1)),
+        ("heads in dim 1, rows in dim 1: wanted two dims", lambda: hc.by_heads(attend, y, y, y, None, 1, 1)),
+        ("key heads that divide those of q", lambda: hc.by_heads(attend, y, y[:, :, :4], y[:, :, :4])),
+        ("key heads that divide those of q", lambda: hc.by_heads(attend, y, y, y[:, :, :3])),
+        ("attend is a NoneType, wanted a function", lambda: hc.by_heads(None, y, y, y)),
+        ("attend returned a NoneType of ", lambda: hc.by_heads(lambda q, k, v: None, y, y, y)),
+        ("attend returned a tuple of ", lambda: hc.by_heads(lambda q, k, v: (q, k), y, y, y)),
+        ("wanted a tensor with rows in dim 1 and heads in dim 2", lambda: hc.by_heads(lambda *q: q[0][0, 0], y, y, y)),
+        ("wanted a tensor with rows in", lambda: hc.by_heads(lambda *q: torch.cat([q[0], q[0][:, :, :1]], 2), y, y, y)),
+        ("dim 7 of a tensor", lambda: hds.DistributedAttention(attend, world, 7, 1)(y, y, y)),
+        ("dim None of a tensor", lambda: hds.DistributedAttention(attend, world, 2, None)(y, y, y)),
+        ("local_attention is a NoneType", lambda: hds.DistributedAttention(None, world)),
+        ("wanted cos and sin", lambda: hds.DistributedAttention(attend, world, 2, 1)(y, y, y, 0, 3)),
+        ("wanted cos and sin", lambda: hds.DistributedAttention(attend, world, 2, 1)(y, y, y, 0, (y,))),
+        ("is 10 wide, wanted an even number up to 8", lambda: hds.DistributedAttention(attend, world, 2, 1)(
+            y, y, y, 0, (torch.ones(12, 1, 1, 10),) * 2)),
+        ("lasp: slopes is 'a'", lambda: hc.lasp(y, y, y, "a")),
+        ("lasp: slopes is ['a']", lambda: hc.lasp(y, y, y, ["a"])),
+        ("lasp: slopes is None", lambda: hc.lasp(y, y, y, None)),
+        ("lasp: slopes is {}", lambda: hc.lasp(y, y, y, {})),
+        ("slopes are torch.complex64 on cpu", lambda: hc.lasp(y, y, y, torch.ones(4) * 1j)),
+        ("slopes are torch.float32 on meta", lambda: hc.lasp(y, y, y, torch.ones(4, device="meta"))),
+        ("7 rows [b t] of a batch of 2", lambda: hv.split_from_second_dim(folded, 2, world)),
+        ("7 rows [b t] of a batch of 2", lambda: hv.gather_from_second_dim(folded, 2, world)),
+        ("of a batch of 0", lambda: hv.split_from_second_dim(folded, 0, world)),
+        ("of a batch of 'a'", lambda: hv.split_from_second_dim(folded, "a", world)),
+        ("a NoneType, wanted a tensor", lambda: hv.gather_from_second_dim(None, 2, world)),
+        ("there is no pad of 'temporal': set_pad", lambda: hv.split_from_second_dim(draw(2, 8, 4, 6), 2, world)),
+        ("the extent of 'spatial' is 'a'", lambda: hv.set_pad("spatial", "a", world)),
+        ("the pad of dim 1 is 'a', wanted a number", lambda: hv.all_to_all_with_pad(y, world, 2, 1, 0, "a")),
+        ("a NoneType, wanted a tensor", lambda: hv.all_to_all_with_pad(None, world)),
+        ("dim 9 of a tensor", lambda: hv.gather_sequence(y, world, 9)),
+        ("key_mask is a list, wanted torch.bool(2, 4)", lambda: hc.attention(y, y, y, key_mask=[1])),
+        ("q: wanted a tensor [b, s, h, d], dense", lambda: hc.attention(y.to_sparse(), y, y)),
+        ("the scale wants a gradient", lambda: hc.attention(y, y, y, scale=torch.ones((), requires_grad=True))),
+        ("scale is tensor([1., 1.]), wanted a number", lambda: hc.attention(y, y, y, scale=torch.ones(2))),
+        ("scale is 'a', wanted a number", lambda: comm.attention(problem, "ring", scale="a")),
+        ("key_lengths is 3, wanted a list", lambda: comm.attention(problem, "ring", key_lengths=3)),
+        ("decay is 'a', wanted a list", lambda: comm.linear_attention(problem, decay="a")),
+        ("sizes is [True, 3, 0]", lambda: hc.split(y, 1, sizes=[True, 3, 0])),
+        ("heads is 1.5, wanted a length of each", lambda: hc.heads_to_rows(y, heads=1.5)),
+        ("groups of a and 1 ranks", lambda: hy.set_seq_parallel_pg("a", 1, rank, size)),
+        ("a NoneType, wanted a tensor [b, h, s, d]", lambda: hx.USP(None, y, y)),
+        ("(4, 6, 8), wanted a tensor [b, h, s, d]", lambda: hx.ring_attn(y, y[0], y)),
+        ("a NoneType, wanted a tensor [b, h, s, d]", lambda: hx._combined_qkv_all_to_all(y, y, None)),
+        ("a NoneType, wanted a tensor", lambda: hw.all_gather(None)),
+        ("original_seq_len is a", lambda: hf.sequence_model_parallel_all_gather_with_unpad(y, "a", 1)),
+        ("a NoneType, wanted a tensor", lambda: hd.all_to_all_single_any_qkv_async(None, world)),
+        ("length is None", lambda: hd.all_to_all_single_any_o_async(y, world)),
+        ("NUM_QO_HEAD is a", lambda: hd.all_to_all_single_any_o_async(y, world, Q_S_LOCAL=4, NUM_QO_HEAD="a"))):
+    refused(heddle.ArgumentError, words, call)
+for words, call in (
+        ("floating numbers, not torch.int64", lambda: hc.attention(y.long(), y.long(), y.long())),
+        ("window_size is 4", lambda: hy.UlyssesAttention(world)(y, y, y, window_size=4)),
+        ("ring_impl_type is None", lambda: hy.LongContextAttention(ring_impl_type=None))):
+    refused(heddle.UnsupportedError, words, call)
+works = {}
+hds.single_all_to_all(y, 2, 1, 0, world, True, works)
+(work,) = works.values()
+same(work.wait(), hc.all_to_all(y, 2, 1))  # and nothing is broken
+ended()
+""", 3)
