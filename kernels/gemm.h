@@ -37,6 +37,10 @@ heddle_status hd_gemm_pack_transposed(hd_gemm *gemm, const float *weight);
 /* Dense rows. Allocates nothing. dst must not overlap src. */
 heddle_status hd_gemm_run(hd_gemm *gemm, int seat, void *dst, const void *src, int64_t rows);
 
+/* As it was made. */
+heddle_dtype hd_gemm_src_dtype(const hd_gemm *gemm);
+heddle_dtype hd_gemm_dst_dtype(const hd_gemm *gemm);
+
 /* 1: BF16 sources are multiplied as they are, not by way of F32. */
 int hd_gemm_narrow(const hd_gemm *gemm);
 

@@ -32,6 +32,7 @@ enum {
     CLI_PRESETS = 1 << 16,
     CLI_IMPORT = 1 << 17,
     CLI_SIMULATE_LINEAR = 1 << 18,
+    CLI_BENCH_PRODUCTS = 1 << 19,
     CLI_TOPO = 1 << 23,
     CLI_DRAW = 1 << 20,
     CLI_CALIBRATE = 1 << 22
@@ -70,7 +71,7 @@ extern const cli_action cli_simulate_attention, cli_simulate_linear;
 extern const cli_action cli_topo;
 extern const cli_action cli_presets, cli_import, cli_draw;
 extern const cli_action cli_calibrate;
-extern const cli_action cli_bench, cli_bench_attention, cli_bench_linear;
+extern const cli_action cli_bench, cli_bench_attention, cli_bench_linear, cli_bench_products;
 extern const cli_action cli_verify, cli_verify_attention, cli_verify_linear;
 
 /* Exit code of a status: bad input for ARG, PARSE, LAYOUT, MISMATCH of requests; infeasible; else failed. */

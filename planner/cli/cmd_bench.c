@@ -85,7 +85,7 @@ static int run(const cli_arguments *a)
 const cli_action cli_bench = {
     .synopsis = "usage: heddle bench 'RESHARD LINE' [options]\n"
                 "       heddle bench --list-kernels\n"
-                "       heddle bench attention|linear-attention --help\n"
+                "       heddle bench attention|linear-attention|products --help\n"
                 "\n"
                 "  heddle bench 'bf16[t=32 s=1024 c=1152] on [sp=2]: t@sp -> s@sp' --ranks 2 --transport shm\n",
     .notes = "The roofline is the same bytes, copied contiguously from the ranks that own them by the strongest\n"

@@ -40,6 +40,7 @@ struct cli_arguments {
     /* problems */
     const char *method, *key_lengths, *decay, *save, *kernel;
     long long random, seed, threads, kv_heads, projected, dv, chunk, iterations, seconds;
+    long long rows, in, out;
     int causal, zigzag, all_reduce, bidirectional, receive_first;
     int memory, tuning, list_kernels;
     /* import */

@@ -5,7 +5,7 @@
 #include <limits.h>
 #include <stddef.h>
 
-#define BENCHES (CLI_BENCH | CLI_BENCH_ATTENTION | CLI_BENCH_LINEAR)
+#define BENCHES (CLI_BENCH | CLI_BENCH_ATTENTION | CLI_BENCH_LINEAR | CLI_BENCH_PRODUCTS)
 #define VERIFIES (CLI_VERIFY | CLI_VERIFY_ATTENTION | CLI_VERIFY_LINEAR)
 #define NAME_OF(name, text) " " text
 #define WORD_OF(name, text) "|" text
@@ -32,7 +32,10 @@ const cli_option cli_options[] = {
      "the best of all meshes of N ranks, where --mesh names none; else those of --machine. Also -n N", 1, 1 << 20},
     {"ranks", "1..64", CLI_SWEEP, TEXT, AT(sweep), NULL,
      "these numbers of ranks: 1..64, 8..64:8 or 1,2,4; without, those of the mesh or the machine. Also -n 1..64"},
-    {"mesh", "MESH", CLI_ASKS | CLI_RUN | CLI_STAGES, TEXT, AT(mesh), NULL, "ranks by axis: sp=4, or 'node=2 gpu=4'"},
+    {"ranks", "N", CLI_BENCH_PRODUCTS, NUMBER, AT(ranks), NULL,
+     "rows are those of one of N ranks, on the mesh sp=N where --mesh names none (1). Also -n N", 1, 1 << 20},
+    {"mesh", "MESH", CLI_ASKS | CLI_RUN | CLI_STAGES | CLI_BENCH_PRODUCTS, TEXT, AT(mesh), NULL,
+     "ranks by axis: sp=4, or 'node=2 gpu=4'"},
     {"machine", "NAME|FILE", CLI_ASKS | CLI_RUN | CLI_STAGES, TEXT, AT(machine), NULL,
      "whose seconds, links and memory count: 8xh100-nvlink, 2x8xh100-nvlink+ib400, cpu, or a file of heddle calibrate; "
      "without, what heddle calibrate saved, else cpu (run: bytes alone)"},
@@ -52,7 +55,8 @@ const cli_option cli_options[] = {
      "stages that must run so, several with ';': 's.attn=s@sp/ring', 's.attn=/ring', 't.attn#3=s@sp'"},
     {"layers", "L", CLI_ASKS | CLI_RUN, NUMBER, AT(layers), NULL,
      "run the model's stages L times over; its own number without", 1, 65536},
-    {"size", "t=16,s=256", (CLI_ASKS & ~CLI_SWEEP) | CLI_RUN, LIST, AT(sizes), NULL, "extents instead of the model's"},
+    {"size", "t=16,s=256", (CLI_ASKS & ~CLI_SWEEP) | CLI_RUN | CLI_BENCH_PRODUCTS, LIST, AT(sizes), NULL,
+     "extents instead of the model's"},
     {"size", "t=15..120:15", CLI_SWEEP, LIST, AT(sizes), NULL,
      "extents instead of the model's; one of them may be a range, FIRST..LAST:STEP, which is swept"},
     {"prologue", "LAYOUT", CLI_ASKS, TEXT, AT(prologue), NULL, "layout the activation arrives in (free choice)"},
@@ -103,6 +107,12 @@ const cli_option cli_options[] = {
      "safetensors with the tensors blocks.LAYER.STAGE.PARAMETER; seeded without"},
     {"seed", "S", CLI_RUN, NUMBER, AT(seed), "1", "of input, weights, text and conditioning", 0, 1000000000},
     {"dtype", "f32|bf16", CLI_RUN, CHOICE, AT(dtype), NULL, "of the activation, instead of the model's"},
+    {"rows", "R", CLI_BENCH_PRODUCTS, NUMBER, AT(rows), NULL, "so many instead of a rank's, or of a layer", 1,
+     1LL << 40},
+    {"in", "K", CLI_BENCH_PRODUCTS, NUMBER, AT(in), NULL, "a layer's inputs, instead of a model", 1, INT_MAX},
+    {"out", "N", CLI_BENCH_PRODUCTS, NUMBER, AT(out), NULL, "a layer's outputs, instead of a model", 1, INT_MAX},
+    {"dtype", "f32|bf16|f16", CLI_BENCH_PRODUCTS, CHOICE, AT(dtype), NULL,
+     "of the activation, instead of the model's (of a layer bf16); f16 with --device"},
     {"backward", NULL, CLI_RUN, FLAG, AT(backward), NULL,
      "a training step: the way back from a seeded gradient of the output, and the sum of the parameters' gradients "
      "over "
@@ -152,7 +162,8 @@ const cli_option cli_options[] = {
     {"backward", NULL, CLI_STAGES, FLAG, AT(backward), NULL, "the way back counts, too"},
     {"backward", NULL, CLI_BENCH_LINEAR, FLAG, AT(backward), NULL, "time backward instead of forward"},
     {"save", "DIR", CLI_VERIFY_LINEAR, TEXT, AT(save), NULL, "writes q k v do o dq dk dv .npy, [b s h d]"},
-    {"threads", "N", CLI_ATTENTION | CLI_LINEAR, NUMBER, AT(threads), NULL, "compute threads of each rank (1)", 1, 256},
+    {"threads", "N", CLI_ATTENTION | CLI_LINEAR | CLI_BENCH_PRODUCTS, NUMBER, AT(threads), NULL,
+     "compute threads of each rank (1)", 1, 256},
     {"iterations", "N", CLI_BENCH, NUMBER, AT(iterations), NULL,
      "executions timed; at least 30 rounds of 4, and until --seconds are over", 1, 400000},
     {"iterations", "N", CLI_BENCH_LINEAR, NUMBER, AT(iterations), NULL,
@@ -168,6 +179,8 @@ const cli_option cli_options[] = {
     {"device", "KIND[:N]", CLI_RUN, TEXT, AT(device), NULL,
      "blocks compute on this device, and switches are done in its memory: cuda, each rank's own, or cuda:1; exit 77 "
      "where there is none"},
+    {"device", "KIND[:N]", CLI_BENCH_PRODUCTS, TEXT, AT(device), NULL,
+     "products of blocks on this device: cuda, or cuda:1; exit 77 where there is none"},
     {"blocks", "device|host", CLI_RUN, CHOICE, AT(blocks), "device",
      "of --device; host: on the CPU, and what goes between is copied"},
     {"fused", "yes|no", CLI_RUN, CHOICE, AT(fused), "yes",
@@ -202,6 +215,7 @@ const cli_command cli_commands[] = {
     {"verify linear-attention", CLI_VERIFY_LINEAR, "problem", &cli_verify_linear},
     {"bench attention", CLI_BENCH_ATTENTION, "problem", &cli_bench_attention},
     {"bench linear-attention", CLI_BENCH_LINEAR, "problem", &cli_bench_linear},
+    {"bench products", CLI_BENCH_PRODUCTS, "model", &cli_bench_products, 1},
     {"simulate attention", CLI_SIMULATE_ATTENTION, "problem", &cli_simulate_attention},
     {"simulate linear-attention", CLI_SIMULATE_LINEAR, "problem", &cli_simulate_linear},
     {"plan", CLI_PLAN, "model", &cli_plan},
@@ -235,7 +249,8 @@ const char cli_overview[] =
     "  draw       a schedule as a picture, a report or a timeline\n"
     "  diff       where two plans differ\n"
     "  run        run a model's blocks on several ranks, switching between stages\n"
-    "  bench      time a reshard against a contiguous copy of the same bytes, or an attention method\n"
+    "  bench      time a reshard against a contiguous copy of the same bytes, an attention method,\n"
+    "             or the products of a model's blocks\n"
     "  verify     run a reshard or an attention method, or random ones, and check every element and byte\n"
     "  calibrate  measure this machine's ranks, for plans and forecasts in seconds\n"
     "  topo       what this host consists of, and the machine that is like it\n"

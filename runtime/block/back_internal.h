@@ -179,6 +179,8 @@ struct hd_walk {
 
 /* Most rows of a stretch: what stretch buffers must hold. */
 int64_t hd_walk_rows(const heddle_block *block, int64_t samples, int64_t sample_rows);
+/* dw over rows of dtype F32, or of back->dtype. */
+heddle_status hd_back_outer(const heddle_block *block, int seat, heddle_dtype dtype, const hd_outer_product *product);
 /* Stretch by stretch: pieces, then the weights' gradients, then reduce of every piece in order. view->call is the walk
  * in all of them. */
 heddle_status hd_walk_run(heddle_block *block, const hd_block_view *view, hd_walk *walk);

@@ -143,14 +143,18 @@ typedef struct panel {
 
 enum { WIDE_ROWS = 16 };
 
+heddle_status hd_back_outer(const heddle_block *block, int seat, heddle_dtype dtype, const hd_outer_product *product)
+{
+    return dtype == HEDDLE_BF16 ? hd_gemm_outer_run(block->back->outer, seat, product) : hd_gemm_outer_f32(product);
+}
+
 /* dw = or += the product over `rows` rows */
 static heddle_status multiply(const heddle_block *block, const panel *p, float *dw, const void *dy, const void *x,
                               int64_t rows, int add)
 {
     const hd_weight_grad *w = p->weight;
     const hd_outer_product product = {dw, dy, x, w->n, p->n, w->k, rows, add};
-    return w->dtype == HEDDLE_BF16 ? hd_gemm_outer_run(block->back->outer, p->seat, &product)
-                                   : hd_gemm_outer_f32(&product);
+    return hd_back_outer(block, p->seat, w->dtype, &product);
 }
 
 static void add_columns(const heddle_block *block, const panel *p, float *dst, const void *dy, int64_t rows)

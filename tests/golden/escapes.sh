@@ -62,7 +62,7 @@ clean "a layout of a schedule" 'found byte 0x1b' run "$model" --ranks 2 --schedu
 
 # Arguments, file names among them.
 clean "a command" "unknown command '$shown'" "$red"
-for command in plan run verify volume bench 'verify attention' 'bench attention' 'verify linear-attention' 'bench linear-attention'; do
+for command in plan run verify volume bench 'verify attention' 'bench attention' 'verify linear-attention' 'bench linear-attention' 'bench products'; do
     clean "an option of $command" "$shown" $command "--$red"
 done
 clean "a file's name" "$shown" plan "$red" --mesh sp=2

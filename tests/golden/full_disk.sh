@@ -57,7 +57,7 @@ once() {
 line='bf16[b=2 t=5 s=7 c=8] on [sp=2]: t@sp -> s@sp'
 once help
 once --version
-for command in plan run verify bench volume 'verify attention' 'bench attention' 'verify linear-attention' 'bench linear-attention'; do
+for command in plan run verify bench volume 'verify attention' 'bench attention' 'verify linear-attention' 'bench linear-attention' 'bench products'; do
     once $command --help
 done
 once plan "$model" --mesh sp=2
@@ -65,6 +65,8 @@ once plan "$model" --mesh sp=2 --json
 once plan "$model" --mesh sp=2 -o -
 once volume "$line"
 once volume "$line" --json
+once bench products --rows 3 --in 8 --out 8 --seconds 0
+once bench products --rows 3 --in 8 --out 8 --seconds 0 --json
 for transport in threads shm; do
     once verify "$line" --transport $transport
     once verify --random 3 --ranks 2 --transport $transport

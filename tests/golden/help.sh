@@ -27,7 +27,7 @@ cp "$work/out" "$work/usage"
 code 0 --help
 cmp -s "$work/out" "$work/usage" || fail "heddle help --help says another thing than heddle --help"
 count=0
-for command in plan explain compare sweep memory simulate diff run bench "bench attention" "bench linear-attention" verify "verify attention" "verify linear-attention" volume presets import topo; do
+for command in plan explain compare sweep memory simulate diff run bench "bench attention" "bench linear-attention" "bench products" verify "verify attention" "verify linear-attention" volume presets import topo; do
     code 0 $command --help
     mv "$work/out" "$work/usage"
     for way in help --help -h; do
@@ -49,7 +49,7 @@ cp "$work/out" "$work/usage"
 code 0 --help
 cmp -s "$work/out" "$work/usage" || fail "heddle --help says another thing than heddle help"
 for command in "" plan explain compare sweep volume memory simulate "simulate attention" "simulate linear-attention" draw diff run \
-    bench "bench attention" "bench linear-attention" verify "verify attention" "verify linear-attention" calibrate topo presets import; do
+    bench "bench attention" "bench linear-attention" "bench products" verify "verify attention" "verify linear-attention" calibrate topo presets import; do
     code 0 help $command
     ! grep -E '^.{101}' "$work/out" || fail "heddle help $command: more than 100 columns"
 done

@@ -73,8 +73,8 @@ def help_of(*command):
 
 
 def check_command(where, line):
-    found = re.match(r"(?:[A-Z_]+=\S* +)*(?:(?:mpirun|torchrun|srun) .*? )?(?:\S*/)?heddle +([a-z]+(?: (?:linear-)?attention)?)(.*)",
-                     line)
+    found = re.match(r"(?:[A-Z_]+=\S* +)*(?:(?:mpirun|torchrun|srun) .*? )?(?:\S*/)?heddle "
+                     r"+([a-z]+(?: (?:(?:linear-)?attention|products)\b)?)(.*)", line)
     if not found:
         return
     name = found[1].split()

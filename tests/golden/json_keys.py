@@ -26,6 +26,7 @@ WAYS = [
     ["bench", LINE, *SMALL, "--seconds", "0"],
     ["bench", "attention", "f32[b=1 s=64 h=2 d=8] on [sp=2]", "--method", "ring", *SMALL, "--seconds", "0"],
     ["bench", "linear-attention", "f32[b=1 s=64 h=2 d=8] on [sp=2]", *SMALL, "--seconds", "0"],
+    ["bench", "products", TINY, "--rows", "9", "--seconds", "0"],
     ["calibrate", "--ranks", "1", "--transport", "self", "--seconds", "1", "--output", os.devnull],
 ]
 

@@ -1,16 +1,18 @@
-/* Measuring a reshard against what the machine can do, in one run.
+/* Measuring: a reshard against what the machine can do, in one run, and the products of a block's layers.
  *
- * The roofline is the same bytes (those a rank keeps included) copied contiguously from the ranks that own them: all
- * ranks at once, between the same flags as the reshard's own, with the strongest of all copy kernels, both directions
- * (pull and push) and several orders of peers. Of a line that adds into a part that every term covers, it is the sum
- * of as many contiguous terms, whole and in pieces: n times as much is read as is written. Reshards and contiguous
- * copies take turns in one loop, and as often as each other, because a shared machine changes its speed within
- * seconds: only ratios inside one run mean anything.
+ * Of reshards: the roofline is the same bytes (those a rank keeps included) copied contiguously from the ranks that
+ * own them: all ranks at once, between the same flags as the reshard's own, with the strongest of all copy kernels,
+ * both directions (pull and push) and several orders of peers. Of a line that adds into a part that every term
+ * covers, it is the sum of as many contiguous terms, whole and in pieces: n times as much is read as is written.
+ * Reshards and contiguous copies take turns in one loop, and as often as each other, because a shared machine changes
+ * its speed within seconds: only ratios inside one run mean anything.
  */
 #ifndef HEDDLE_BENCH_H
 #define HEDDLE_BENCH_H
 
+#include <heddle/block.h>
 #include <heddle/reshard.h>
+#include <heddle/sys/device_products.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -64,6 +66,27 @@ HEDDLE_CHECKED heddle_status heddle_bench_reshard(heddle_bench_result *out, hedd
  * and for any where HEDDLE_CPU is misspelt (heddle_last_error says how); *min_run_bytes (may be NULL) gets its shortest
  * run. */
 HEDDLE_API const char *heddle_copy_kernel_name(int index, int64_t *min_run_bytes);
+
+/* Times of a call, which is 2 * rows * of.n * of.k operations. */
+typedef struct heddle_bench_product_result {
+    size_t struct_bytes;
+    heddle_product of;        /* with the types that the block multiplies and makes */
+    int64_t samples, repeats; /* repeats: calls back to back in one sample */
+    double min_ms, median_ms;
+    char kernel[512]; /* how it is carried out, and by whom; of a device as it was chosen at commit, and why */
+} heddle_bench_product_result;
+
+/* Times one of the three products of a layer of a committed block (heddle/sys/device_products.h) as the block carries
+ * it out, over `rows` rows of numbers that are made up. param: the layer's weight among the parameters, of two dims.
+ * Goes on until budget_ms are spent, behind a first call or two that do not count, with one sample at least. In host
+ * memory by the block's threads in their pieces, by the host's clock; a piece lies in the thread's cache, as behind a
+ * norm. On a device by its clock, over whole arrays, weights too, which take turns where they would fit its cache; a
+ * library that could not be loaded, or that kept no row's bits, is in `kernel`.
+ * Not collective, and not while the block is in another call. Neither parameters nor gradients change.
+ * HEDDLE_ERR_ARG: NULL, not committed, no layer's weight, no such kind, rows < 1, budget_ms < 0, struct_bytes.
+ * HEDDLE_ERR_NOMEM names the bytes. On a device also its errors, and HEDDLE_ERR_TIMEOUT. */
+HEDDLE_CHECKED heddle_status heddle_bench_product(heddle_bench_product_result *out, heddle_block *block, int param,
+                                                  heddle_product_kind kind, int64_t rows, int64_t budget_ms);
 
 #ifdef __cplusplus
 }

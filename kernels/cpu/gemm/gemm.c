@@ -260,6 +260,16 @@ out:
     return st;
 }
 
+heddle_dtype hd_gemm_src_dtype(const hd_gemm *gemm)
+{
+    return gemm->src_dtype;
+}
+
+heddle_dtype hd_gemm_dst_dtype(const hd_gemm *gemm)
+{
+    return gemm->dst_dtype;
+}
+
 int hd_gemm_narrow(const hd_gemm *gemm)
 {
     return gemm->kernel_src == HEDDLE_BF16;

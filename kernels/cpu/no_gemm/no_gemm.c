@@ -44,6 +44,18 @@ heddle_status hd_gemm_run(hd_gemm *gemm, int seat, void *dst, const void *src, i
     return missing();
 }
 
+heddle_dtype hd_gemm_src_dtype(const hd_gemm *gemm)
+{
+    (void)gemm;
+    return HEDDLE_F32;
+}
+
+heddle_dtype hd_gemm_dst_dtype(const hd_gemm *gemm)
+{
+    (void)gemm;
+    return HEDDLE_F32;
+}
+
 int hd_gemm_narrow(const hd_gemm *gemm)
 {
     (void)gemm;

@@ -50,7 +50,7 @@ heddle_status hd_on_attention_back(hd_on_call *call)
     HD_TRY(restore(call, &a));
     void *d_qkv = hd_on_take(call, 3 * elems, elem), *d_o = hd_on_take(call, elems, elem);
     float *delta = hd_on_take(call, call->rows * call->block->options.heads, sizeof *delta);
-    HD_TRY(hd_on_out_back(call, HD_LAYER_PROJ, d_o, call->dtype, a.o, HD_GATE));
+    HD_TRY(hd_on_out_back(call, HD_LAYER_PROJ, d_o, a.o, HD_GATE));
     const hd_device_attention gradients = hd_on_attention_of(call, d_qkv, d_qkv, d_o, NULL);
     const hd_device_attention_back back = {.of = hd_on_attention_of(call, a.qkv, a.turned, a.o, a.stats),
                                            .d_o = gradients.o,

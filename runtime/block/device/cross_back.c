@@ -76,14 +76,14 @@ static heddle_status rows_back(hd_on_call *call, const hd_on_crossed *a, const g
     const hd_device_rows of = {.dtype = call->dtype, .rows = rows, .c = c};
     char *dx = at(call, call->view->x, begin);
     int64_t count;
-    HD_TRY(hd_on_through(call, HD_LAYER_CROSS_PROJ, at(call, g->d_o, begin), call->dtype, dx, rows));
-    HD_TRY(hd_on_weight(call, HD_LAYER_CROSS_PROJ, call->dtype, dx, at(call, a->o, begin), rows));
+    HD_TRY(hd_on_through(call, HD_LAYER_CROSS_PROJ, at(call, g->d_o, begin), dx, rows));
+    HD_TRY(hd_on_weight(call, HD_LAYER_CROSS_PROJ, dx, at(call, a->o, begin), rows));
     for (int64_t s = first; s < first + samples; s += count) {
         count = hd_on_run_of(call, s, 0);
         HD_TRY(attention_back(call, a, g, s, count));
     }
-    HD_TRY(hd_on_weight(call, HD_LAYER_Q, call->dtype, at(call, g->dq, begin), at(call, call->kept.x, begin), rows));
-    HD_TRY(hd_on_through(call, HD_LAYER_Q, g->change, HEDDLE_F32, at(call, g->dq, begin), rows));
+    HD_TRY(hd_on_weight(call, HD_LAYER_Q, at(call, g->dq, begin), at(call, call->kept.x, begin), rows));
+    HD_TRY(hd_on_through(call, HD_LAYER_Q, g->change, at(call, g->dq, begin), rows));
     st = HD_ON_LAUNCH(call, gate_residual, &of, dx, g->change, HEDDLE_F32, NULL, NULL);
 out:
     return st;
@@ -109,11 +109,10 @@ static heddle_status words_back(hd_on_call *call, const hd_on_crossed *a, const 
     float *dtext = call->wanted != NULL ? call->wanted->text : NULL;
     const hd_device_rows of = {.dtype = HEDDLE_F32, .rows = rows, .c = c};
     const float *dkv = g->dkv + row * 2 * c;
-    HD_TRY(hd_on_weight(call, HD_LAYER_KV, HEDDLE_F32, dkv, (const float *)(const void *)a->text + row * c, rows));
+    HD_TRY(hd_on_weight(call, HD_LAYER_KV, dkv, (const float *)(const void *)a->text + row * c, rows));
     if (dtext != NULL) {
         dtext += (call->view->first_sample * call->block->options.text_tokens + row) * c;
-        const heddle_product of_layer = {
-            .kind = HEDDLE_PRODUCT_BACK, .dtype = HEDDLE_F32, .dst_dtype = HEDDLE_F32, .n = 2 * c, .k = c};
+        const heddle_product of_layer = hd_on_form(call->block, HD_LAYER_KV, HEDDLE_PRODUCT_BACK);
         const heddle_product_call product = {.dst = g->change, .src = dkv, .with = weight, .rows = rows};
         HD_TRY(hd_on_product(call, &of_layer, &product));
         HD_TRY(HD_ON_LAUNCH(call, gate_residual, &of, dtext, g->change, HEDDLE_F32, NULL, NULL));

@@ -101,6 +101,8 @@ heddle_status hd_on_upload(hd_on_room *room, void *dst, const void *src, size_t 
 
 int64_t hd_on_param_elems(const heddle_param *param);
 heddle_dtype hd_on_param_dtype(const heddle_block *block, int param); /* as kernels read it */
+/* The product of layer i that a stage, or its backward, asks for. */
+heddle_product hd_on_form(const heddle_block *block, int layer, heddle_product_kind kind);
 
 /* --- call.c: checks and runs */
 
@@ -141,8 +143,6 @@ heddle_status hd_on_norm(hd_on_call *call, void *dst, const void *src, int base)
 heddle_status hd_on_layer(hd_on_call *call, int layer, void *dst, const void *src, int64_t rows);
 /* A product; also one of a gradient. */
 heddle_status hd_on_product(hd_on_call *call, const heddle_product *of, const heddle_product_call *product);
-/* Of what layer i gives. */
-heddle_dtype hd_on_layer_dtype(const heddle_block *block, int layer);
 
 /* --- gate.c: the end of a forward; x gets its change, and a tape x as it was */
 
@@ -152,20 +152,17 @@ heddle_status hd_on_change(hd_on_call *call, void *x, const hd_device_gate *gate
 /* --- launch_back.c: the same of backward */
 
 /* dst = dy W of rows of layer i. */
-heddle_status hd_on_through(hd_on_call *call, int layer, void *dst, heddle_dtype dst_dtype, const void *dy,
-                            int64_t rows);
-/* Layer i's gradients: of its weight += dy^T x, of its bias += the sums of dy. dtype: of both. */
-heddle_status hd_on_weight(hd_on_call *call, int layer, heddle_dtype dtype, const void *dy, const void *x,
-                           int64_t rows);
+heddle_status hd_on_through(hd_on_call *call, int layer, void *dst, const void *dy, int64_t rows);
+/* Layer i's gradients: of its weight += dy^T x, of its bias += the sums of dy. */
+heddle_status hd_on_weight(hd_on_call *call, int layer, const void *dy, const void *x, int64_t rows);
 heddle_status hd_on_columns(hd_on_call *call, const hd_device_columns *of, float *dst, float *dst_times,
                             int64_t stride);
-/* Through the last layer: dx, of that type, and *dy, what came through the gate. */
-heddle_status hd_on_out_through(hd_on_call *call, const void **dy, int layer, void *dx, heddle_dtype dx_dtype,
-                                int gate);
+/* Through the last layer: dx, and *dy, what came through the gate. */
+heddle_status hd_on_out_through(hd_on_call *call, const void **dy, int layer, void *dx, int gate);
 /* The gradients of that layer, which was given x, and of the gate. */
 heddle_status hd_on_out_weight(hd_on_call *call, int layer, const void *dy, const void *x, int gate);
 /* Both. */
-heddle_status hd_on_out_back(hd_on_call *call, int layer, void *dx, heddle_dtype dx_dtype, const void *x, int gate);
+heddle_status hd_on_out_back(hd_on_call *call, int layer, void *dx, const void *x, int gate);
 /* Through the first layer and the norm in front of it: their gradients, and that of the activation x. */
 heddle_status hd_on_in_back(hd_on_call *call, int layer, const void *dy, const void *x, int base);
 

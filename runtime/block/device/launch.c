@@ -47,13 +47,7 @@ out:
 
 heddle_status hd_on_layer(hd_on_call *call, int layer, void *dst, const void *src, int64_t rows)
 {
-    const heddle_param *weight = &call->block->param[2 * layer];
-    const heddle_product of = {.kind = HEDDLE_PRODUCT_FORWARD,
-                               .dtype = call->dtype,
-                               .dst_dtype = hd_on_layer_dtype(call->block, layer),
-                               .n = weight->extent[0],
-                               .k = weight->extent[1],
-                               .has_bias = 1};
+    const heddle_product of = hd_on_form(call->block, layer, HEDDLE_PRODUCT_FORWARD);
     const heddle_product_call product = {.dst = dst,
                                          .src = src,
                                          .with = call->on->param[2 * layer],

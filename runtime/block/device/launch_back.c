@@ -12,15 +12,9 @@ static float *wanted_row(const hd_on_call *call, int which)
     return vector != NULL ? vector + (call->view->first_sample * VECTOR_ROWS + which) * call->c : NULL;
 }
 
-heddle_status hd_on_through(hd_on_call *call, int layer, void *dst, heddle_dtype dst_dtype, const void *dy,
-                            int64_t rows)
+heddle_status hd_on_through(hd_on_call *call, int layer, void *dst, const void *dy, int64_t rows)
 {
-    const heddle_param *weight = &call->block->param[2 * layer];
-    const heddle_product of = {.kind = HEDDLE_PRODUCT_BACK,
-                               .dtype = call->dtype,
-                               .dst_dtype = dst_dtype,
-                               .n = weight->extent[0],
-                               .k = weight->extent[1]};
+    const heddle_product of = hd_on_form(call->block, layer, HEDDLE_PRODUCT_BACK);
     const heddle_product_call product = {.dst = dst, .src = dy, .with = call->on->param[2 * layer], .rows = rows};
     return hd_on_product(call, &of, &product);
 }
@@ -33,19 +27,14 @@ heddle_status hd_on_columns(hd_on_call *call, const hd_device_columns *of, float
     return HD_ON_LAUNCH(call, add_columns, of, dst, dst_times, stride, scratch);
 }
 
-heddle_status hd_on_weight(hd_on_call *call, int layer, heddle_dtype dtype, const void *dy, const void *x, int64_t rows)
+heddle_status hd_on_weight(hd_on_call *call, int layer, const void *dy, const void *x, int64_t rows)
 {
     heddle_status st = HEDDLE_OK;
-    const heddle_param *weight = &call->block->param[2 * layer];
-    const heddle_product of = {.kind = HEDDLE_PRODUCT_OUTER,
-                               .dtype = dtype,
-                               .dst_dtype = HEDDLE_F32,
-                               .n = weight->extent[0],
-                               .k = weight->extent[1]};
+    const heddle_product of = hd_on_form(call->block, layer, HEDDLE_PRODUCT_OUTER);
     const heddle_product_call product = {
         .dst = call->on->gradient[2 * layer], .src = dy, .with = x, .rows = rows, .add = 1};
     const hd_device_columns bias = {
-        .dtype = dtype, .src_dtype = dtype, .rows = rows, .n = of.n, .stride = of.n, .src = dy};
+        .dtype = of.dtype, .src_dtype = of.dtype, .rows = rows, .n = of.n, .stride = of.n, .src = dy};
     HD_TRY(hd_on_product(call, &of, &product));
     st = hd_on_columns(call, &bias, call->on->gradient[2 * layer + 1], NULL, 0);
 out:
@@ -77,7 +66,7 @@ out:
     return st;
 }
 
-heddle_status hd_on_out_through(hd_on_call *call, const void **dy, int layer, void *dx, heddle_dtype dx_dtype, int gate)
+heddle_status hd_on_out_through(hd_on_call *call, const void **dy, int layer, void *dx, int gate)
 {
     heddle_status st = HEDDLE_OK;
     const hd_device_rows of = hd_on_rows(call);
@@ -88,7 +77,7 @@ heddle_status hd_on_out_through(hd_on_call *call, const void **dy, int layer, vo
         HD_TRY(HD_ON_LAUNCH(call, scale_rows, &of, gated, *dy, factor));
         *dy = gated;
     }
-    st = hd_on_through(call, layer, dx, dx_dtype, *dy, call->rows);
+    st = hd_on_through(call, layer, dx, *dy, call->rows);
 out:
     return st;
 }
@@ -96,18 +85,18 @@ out:
 heddle_status hd_on_out_weight(hd_on_call *call, int layer, const void *dy, const void *x, int gate)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_on_weight(call, layer, call->dtype, dy, x, call->rows));
+    HD_TRY(hd_on_weight(call, layer, dy, x, call->rows));
     st = gate_back(call, layer, x, gate);
 out:
     return st;
 }
 
-heddle_status hd_on_out_back(hd_on_call *call, int layer, void *dx, heddle_dtype dx_dtype, const void *x, int gate)
+heddle_status hd_on_out_back(hd_on_call *call, int layer, void *dx, const void *x, int gate)
 {
     heddle_status st = HEDDLE_OK;
     const size_t before = call->used;
     const void *dy = NULL;
-    HD_TRY(hd_on_out_through(call, &dy, layer, dx, dx_dtype, gate));
+    HD_TRY(hd_on_out_through(call, &dy, layer, dx, gate));
     st = hd_on_out_weight(call, layer, dy, x, gate);
     call->used = before;
 out:
@@ -132,8 +121,8 @@ heddle_status hd_on_in_back(hd_on_call *call, int layer, const void *dy, const v
                                        .other = x,
                                        .stats = stats};
     HD_TRY(hd_on_norm(call, normed, x, base));
-    HD_TRY(hd_on_weight(call, layer, call->dtype, dy, normed, call->rows));
-    HD_TRY(hd_on_through(call, layer, dm, HEDDLE_F32, dy, call->rows));
+    HD_TRY(hd_on_weight(call, layer, dy, normed, call->rows));
+    HD_TRY(hd_on_through(call, layer, dm, dy, call->rows));
     HD_TRY(HD_ON_LAUNCH(call, norm_back, &of, call->view->x, x, dm, HEDDLE_F32, hd_on_condition(call, base + HD_SCALE),
                         stats));
     HD_TRY(dscale != NULL ? hd_on_columns(call, &columns, dshift, dscale, VECTOR_ROWS * call->c) : HEDDLE_OK);

@@ -13,11 +13,22 @@ int64_t hd_on_param_elems(const heddle_param *param)
     return param->extent[0] * (param->ndim == 2 ? param->extent[1] : 1);
 }
 
-/* The results of the layers in front of the residual are f32, so that a row of x is rounded once. */
-heddle_dtype hd_on_layer_dtype(const heddle_block *block, int layer)
+/* Results of the layers in front of the residual are f32, so that a row of x is rounded once, and so are gradients of
+ * what the others were given, which meet it. Gradients of the text's keys and values are sums over rows. */
+heddle_product hd_on_form(const heddle_block *block, int layer, heddle_product_kind kind)
 {
-    const int is_last = block->options.kind == HEDDLE_STAGE_MLP ? layer == HD_LAYER_FC2 : layer == HD_LAYER_PROJ;
-    return is_last ? HEDDLE_F32 : block->options.shape.dtype;
+    const heddle_stage_kind stage = block->options.kind;
+    const heddle_param *weight = &block->param[2 * layer];
+    const heddle_dtype dtype = block->options.shape.dtype;
+    const int is_last = stage == HEDDLE_STAGE_MLP ? layer == HD_LAYER_FC2 : layer == HD_LAYER_PROJ;
+    const int is_wide = kind == HEDDLE_PRODUCT_OUTER || is_last == (kind == HEDDLE_PRODUCT_FORWARD);
+    const int sums_rows = stage == HEDDLE_STAGE_CROSS && layer == HD_LAYER_KV && kind != HEDDLE_PRODUCT_FORWARD;
+    return (heddle_product){.kind = kind,
+                            .dtype = sums_rows ? HEDDLE_F32 : dtype,
+                            .dst_dtype = is_wide ? HEDDLE_F32 : dtype,
+                            .n = weight->extent[0],
+                            .k = weight->extent[1],
+                            .has_bias = kind == HEDDLE_PRODUCT_FORWARD};
 }
 
 heddle_dtype hd_on_param_dtype(const heddle_block *block, int param)
@@ -25,7 +36,8 @@ heddle_dtype hd_on_param_dtype(const heddle_block *block, int param)
     if (param >= 2 * block->nlayers) {
         return HEDDLE_F32; /* of a norm */
     }
-    return param % 2 == 0 ? block->options.shape.dtype : hd_on_layer_dtype(block, param / 2);
+    const heddle_product of = hd_on_form(block, param / 2, HEDDLE_PRODUCT_FORWARD);
+    return param % 2 == 0 ? of.dtype : of.dst_dtype;
 }
 
 /* --- making ------------------------------------------------------------------------------------------------------- */

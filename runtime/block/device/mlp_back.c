@@ -20,7 +20,7 @@ heddle_status hd_on_mlp_back(hd_on_call *call)
     void *active = hd_on_take(call, hidden, elem), *d_wide = hd_on_take(call, hidden, elem);
     const size_t before = call->used;
     const void *dy = NULL;
-    HD_TRY(hd_on_out_through(call, &dy, HD_LAYER_FC2, d_wide, call->dtype, HD_MLP_ROWS + HD_GATE));
+    HD_TRY(hd_on_out_through(call, &dy, HD_LAYER_FC2, d_wide, HD_MLP_ROWS + HD_GATE));
     HD_TRY(HD_ON_LAUNCH(call, gelu_back, d_wide, active, wide, call->dtype, hidden)); /* fc2's input comes with it */
     HD_TRY(hd_on_out_weight(call, HD_LAYER_FC2, dy, active, HD_MLP_ROWS + HD_GATE));
     call->used = before;
