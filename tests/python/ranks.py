@@ -12,12 +12,18 @@ import uuid
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's: no thread is there when this process forks
 
-SCALE = float(os.environ.get("HEDDLE_TEST_TIME_SCALE", "1"))
+
+def scale():
+    """Of limits of time: longer while the machine does other work."""
+    return float(os.environ.get("HEDDLE_TEST_TIME_SCALE", "1")) * max(1.0, os.getloadavg()[0] / os.cpu_count())
+
+
+SCALE = scale()
 
 
 def limit_s():
-    """Of a program of ranks: longer while the machine does other work."""
-    return 120 * SCALE * max(1.0, os.getloadavg()[0] / os.cpu_count())
+    """Of a program of ranks."""
+    return 120 * scale()
 
 
 # At the beginning of a program: what cuts a dim evenly, and what holds an error to its kind and words.

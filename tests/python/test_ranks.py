@@ -1,5 +1,5 @@
 """Arrays moved between ranks that are processes, against a judge that only cuts the whole array."""
-from ranks import JUDGE, run
+from ranks import JUDGE, SCALE, run
 
 COMMON = JUDGE + """
 import gc, os, sys, time
@@ -237,9 +237,8 @@ print("ok")
     assert "Exception ignored" not in output
 
 
-ALL_HERE = """
+ALL_HERE = f"SCALE = {SCALE}\n" + """
 import os, pathlib, time
-SCALE = float(os.environ.get("HEDDLE_TEST_TIME_SCALE", "1"))
 
 def meet(name, rank, ranks):
     '''However long each took to come: what follows begins at the same time.'''

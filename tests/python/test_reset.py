@@ -1,5 +1,5 @@
 """Ranks in different calls are told at once, and after a failure all of them go on."""
-from ranks import JUDGE, run, start
+from ranks import JUDGE, limit_s, run, start
 
 COMMON = JUDGE + """
 import os, sys, time
@@ -95,5 +95,5 @@ words = told(heddle.PeerError, comm.reset)
 print(words)
 comm.close()
 """, 2)
-    output, _ = program.communicate(timeout=120)
+    output, _ = program.communicate(timeout=limit_s())
     assert "rank 1 died" in output and "cannot come to the reset" in output, output
