@@ -8,7 +8,12 @@
 #include <heddle/train/tape.h>
 #include <math.h>
 
-enum { BLOCKS = 2, MOST_PARAMS = 6, C = 16, ROWS = 5 * 4, X = ROWS * C, TURNS = 4 };
+enum { BLOCKS = 2, MOST_PARAMS = 6, C = 16, ROWS = 5 * 4, X = ROWS * C };
+#ifdef __SANITIZE_THREAD__
+enum { TURNS = 2 }; /* the others come to pass as the second does */
+#else
+enum { TURNS = 4 };
+#endif
 
 typedef struct trainee {
     heddle_comm *comm;
