@@ -131,7 +131,7 @@ def test_attention_that_numbers_its_rows_has_all_of_them():
     for first, second, attends in ((Turning, Turning, 0), (Turning, Attending, 1), (Attending, Attending, 2)):
         model, x = of_two(first, second)
         found = ht.explore(model, x)
-        assert [module.name for module in found.modules.values() if module.is_numbering] == [
+        assert [module.name for module in found.modules.values() if module.alone] == [
             f"layers.{at}.attend" for at, each in enumerate((first, second)) if each is Turning], str(found)
         assert str(found).count("numbers its rows by itself") == 2 - attends, str(found)
         assert found.to_yaml().count("methods: [ulysses") == attends, found.to_yaml()
@@ -183,7 +183,7 @@ class Tabled(torch.nn.Module):
 def test_neighbours_sums_and_words_beside_are_no_numbers_of_its_own(layer):
     torch.manual_seed(0)
     found = ht.explore(Tabled(layer()), torch.randn(2, 12, WIDTH), torch.randn(2, 5, WIDTH))
-    assert len(found.flow.attentions) == 1 and not any(each.is_numbering for each in found.modules.values()), str(found)
+    assert len(found.flow.attentions) == 1 and not any(each.alone for each in found.modules.values()), str(found)
 
 
 class OfFrames(Turning):
@@ -197,7 +197,7 @@ def test_attention_that_numbers_its_rows_is_cut_along_another_dim():
     torch.manual_seed(0)
     model, x = Layers(Layer(OfFrames), Layer(OfFrames)), torch.randn(2, 7, 12, WIDTH)
     found = ht.explore(model, x)
-    assert [each.name for each in found.modules.values() if each.is_numbering] == ["layers.0.attend", "layers.1.attend"]
+    assert [each.name for each in found.modules.values() if each.alone] == ["layers.0.attend", "layers.1.attend"]
     plan = found.plan(model, "[sp=3]")
     assert plan.proof and "Attend" not in str(plan.steps) and "Gather" not in str(plan.steps[1:-1]), str(plan)
 
@@ -208,7 +208,7 @@ def test_lint_says_that_attention_numbers_its_rows():
              ("last", Gather("output", "b s _", "s"))]
     faults = ht.lint(model, steps, x)
     assert [fault.module for fault in faults] == ["layers.1.attend"], faults
-    assert "numbers its rows of s by itself" in str(faults[0]) and "Put a Gather before it" in faults[0].mend, faults
+    assert "numbers its rows by itself" in str(faults[0]) and "Put a Gather before it" in faults[0].mend, faults
 
 
 class HalfAlone(torch.nn.Module):

@@ -211,23 +211,24 @@ def test_attention_of_all_ranks_in_a_schedule():
 class Keyed(torch.nn.Module):
     """Attention with a mask: of keys, or another one for every row."""
 
-    def __init__(self, is_by_row=False):
+    def __init__(self):
         super().__init__()
-        self.qkv, self.is_by_row = torch.nn.Linear(WIDTH, 3 * WIDTH), is_by_row
+        self.qkv = torch.nn.Linear(WIDTH, 3 * WIDTH)
 
     def forward(self, x, mask):
         q, k, v = (y.unflatten(-1, (4, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
-        mask = mask[:, None, None].expand(-1, -1, x.shape[1], -1)
-        mask = mask | torch.eye(x.shape[1], dtype=torch.bool) if self.is_by_row else mask
+        mask = mask[:, None, None].expand(-1, -1, x.shape[1], -1) if mask.dim() == 2 else mask
         return x + F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2)
 
 
 class Hidden(torch.nn.Module):
     def __init__(self, is_by_row=False):
         super().__init__()
-        self.blocks, self.last = torch.nn.ModuleList([Keyed(is_by_row), Keyed(is_by_row)]), torch.nn.Linear(WIDTH, 5)
+        self.blocks, self.last = torch.nn.ModuleList([Keyed(), Keyed()]), torch.nn.Linear(WIDTH, 5)
+        self.is_by_row = is_by_row
 
     def forward(self, x, mask):
+        mask = mask[:, None, None] | torch.eye(x.shape[1], dtype=torch.bool) if self.is_by_row else mask
         for block in self.blocks:
             x = block(x, mask)
         return self.last(x)

@@ -31,7 +31,7 @@ class Module:
     later: List[str] = field(default_factory=list)  #: of calls after the first that have other dims: which
     numbered: Dict[str, str] = field(default_factory=dict)  #: arguments that are the numbers of a dim's rows
     is_block: bool = False  #: a module of a list
-    is_numbering: bool = False  #: its attention numbers the rows that it has by itself, from 0
+    alone: str = ""  #: what its attention does with the rows that it has, so that it wants all: numbers them by itself
     extents: Dict[str, int] = field(default_factory=dict)  #: of the dims, there
 
     def of(self, *kinds: str) -> Tuple[str, ...]:
@@ -207,7 +207,7 @@ class Exploration:
         if over and all(groups) and channels % max(groups) == 0:
             return f", heads: {max(groups)}, methods: [sums]"
         attentions = [each for each in self.flow.attentions if f"{each.module}.".startswith(f"{stage.name}.")]
-        if any(self.modules[each.module].is_numbering for each in attentions):
+        if any(self.modules[each.module].alone for each in attentions):
             return ""
         heads = min((each.heads for each in attentions), default=0)
         if len(over) != 1 or heads == 0 or channels % heads or len(self._sequence(stage.out)) == 0:
@@ -243,6 +243,6 @@ def _summary(module: Module) -> str:
     said = [f"{words} {' '.join(module.of(kind))}" for kind, words in (
         ("free", "free"), ("mixes", "mixes"), ("causal", "causal along"), ("reduction", "sums over"),
         ("table", "a table of"), ("unknown", "unknown:")) if module.of(kind)]
-    said += ["its attention numbers its rows by itself"] if module.is_numbering else []
+    said += [f"its attention {module.alone}"] if module.alone else []
     said += [f"{found} along {dim}" for dim, found in module.dims.items() if found.kind == "halo"]
     return "; ".join(said) or "no rows"

@@ -1,35 +1,51 @@
-"""Attention that numbers its rows by itself, from 0, whichever they are: of a block of them it would make others."""
+"""Attention that numbers or counts its rows by itself: of a block of them it would make others."""
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..key_mask import of_scores
 from .exploration import Module
 from .flow import Attention, argument_names, as_argument
-from .probe import called
+from .probe import Run, called
 from .rows import words_of
 from .trees import fresh, tensors_of
 
 _WITHIN = 1e-4  #: of the largest element: products of rows elsewhere round otherwise
 
 
+@dataclass(frozen=True)
+class _Call:
+    """What attention is given."""
+
+    rows: Tuple[torch.Tensor, ...]  #: queries, keys and values
+    mask: Optional[torch.Tensor]
+    how: Tuple[Any, ...]  #: whatever else is said
+
+
 class _Asked(TorchFunctionMode):
-    """What attention is given: queries, keys and values."""
+    """Without its mask, which need not fit fewer rows."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: List[Tuple[torch.Tensor, ...]] = []
+        self.calls: List[_Call] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.scaled_dot_product_attention:
-            self._keep(*args, **(kwargs or {}))
+            return self._keep(func, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
-    def _keep(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> None:
-        self.calls.append(tuple(x.detach().clone() for x in (query, key, value)))
+    def _keep(self, attend: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+              attn_mask: Optional[torch.Tensor] = None, dropout_p: float = 0.0, is_causal: bool = False,
+              scale: Optional[float] = None, **more: Any) -> torch.Tensor:
+        mask = None if attn_mask is None else of_scores(attn_mask, query, key)
+        self.calls.append(_Call(tuple(x.detach().clone() for x in (query, key, value)), mask,
+                                (is_causal, None if scale is None else float(scale))))
+        return attend(query, key, value, None, dropout_p, is_causal, scale=scale, **more)
 
 
 def note_numbering(model: torch.nn.Module, args: Any, kwargs: Mapping[str, Any], modules: Mapping[str, Module],
@@ -44,7 +60,8 @@ def note_numbering(model: torch.nn.Module, args: Any, kwargs: Mapping[str, Any],
     def watch(name: str, module: torch.nn.Module) -> None:
         def enter(_: Any, given: Any, named: Any) -> None:
             handle.remove()  # once, and not when it runs by itself
-            modules[name].is_numbering = any(_is_numbering(module, given, named, modules[name], n) for n in rows[name])
+            each = (_alone(module, given, named, modules[name], n) for n in sorted(rows[name]))
+            modules[name].alone = next(filter(None, each), "")
         handle = module.register_forward_pre_hook(enter, with_kwargs=True)
         handles.append(handle)
     try:
@@ -58,22 +75,55 @@ def note_numbering(model: torch.nn.Module, args: Any, kwargs: Mapping[str, Any],
             handle.remove()
 
 
-def _is_numbering(module: torch.nn.Module, args: Any, kwargs: Any, found: Module, n: int) -> bool:
-    """With its rows turned round, are queries, keys and values others than those of before, turned likewise?"""
+def _alone(module: torch.nn.Module, args: Any, kwargs: Any, found: Module, n: int) -> str:
+    """With its rows turned round, are queries, keys and values others than those of before, turned likewise? Without
+    the last one, is anything of the others other?"""
     by = next(by for by in range(n // 2, 0, -1) if math.gcd(by, n) == 1)  # no period of the numbers goes by
     run, axes = called(module, args, kwargs), _axes_of_rows(module, args, kwargs, found, n)
     if not axes:
-        return False
+        return ""
+
+    def turned(at: str, x: torch.Tensor) -> torch.Tensor:
+        return x.roll([by] * len(axes[at]), axes[at]) if axes.get(at) else x
+
+    def fewer(at: str, x: torch.Tensor) -> torch.Tensor:
+        return x.narrow(axes[at][0], 0, n - 1) if len(axes.get(at, ())) == 1 else x  # of pairs every rank has all
     try:
-        with _Asked() as whole:
-            run(lambda _, x: x)
-        with _Asked() as other:
-            run(lambda at, x: x.roll([by] * len(axes[at]), axes[at]) if axes.get(at) else x)
+        whole, other = (_asked(run, change) for change in (lambda _, x: x, turned))
+        if len(whole) == len(other) and any(
+                _is_other(a.roll(by, 2), b) for one, two in zip(whole, other)
+                if _has_rows(one, n) and _has_rows(two, n) for a, b in zip(one.rows, two.rows)):
+            return "numbers its rows by itself"
+        part = _asked(run, fewer)
     except Exception:  # whatever a model raises
-        return False
-    return len(whole.calls) == len(other.calls) and any(
-        _is_other(a.roll(by, 2), b) for one, two in zip(whole.calls, other.calls)
-        if all(x.dim() == 4 and x.shape[2] == n for x in (*one, *two)) for a, b in zip(one, two))
+        return ""
+    for one, two in zip(whole, part) if len(whole) == len(part) else ():
+        if _has_rows(one, n) and _has_rows(two, n - 1):
+            if one.how != two.how or any(_is_other(a[:, :, :-1], b) for a, b in zip(one.rows, two.rows)):
+                return "counts its rows"
+            if not _is_given(one.mask, two.mask, n):
+                return "makes its mask by itself"
+    return ""
+
+
+def _asked(run: Run, change: Any) -> List[_Call]:
+    with _Asked() as asked:
+        run(change)
+    return asked.calls
+
+
+def _has_rows(call: _Call, n: int) -> bool:
+    return all(x.dim() == 4 and x.shape[2] == n for x in call.rows)
+
+
+def _is_given(whole: Optional[torch.Tensor], part: Optional[torch.Tensor], n: int) -> bool:
+    """Is the mask of fewer rows that of all, which came from elsewhere, or one of keys, which go with them?"""
+    if whole is None or part is None:
+        return whole is part
+    if whole.shape != part.shape:
+        is_of_keys = part.shape[-2] == 1 == whole.shape[-2] and part.shape[-1] == n - 1
+        whole = whole[..., :-1] if is_of_keys and whole.shape[-1] == n else whole
+    return whole.shape == part.shape and bool((whole == part).all())
 
 
 def _axes_of_rows(module: torch.nn.Module, args: Any, kwargs: Any, found: Module, n: int) -> Dict[str, List[int]]:

@@ -5,7 +5,7 @@ import copy
 import dataclasses
 import gc
 import types
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Callable, Dict, List, Mapping, Set
 
 import torch
 
@@ -57,6 +57,7 @@ def fresh(args: Any, kwargs: Any, change: Callable[[str, torch.Tensor], torch.Te
     """Both for one call, which may write to tensors and to objects: a cache of keys and values grows with it. An object
     that is in both is one."""
     memo: Dict[int, Any] = {}
+    alive: List[Any] = []  # what a copy's numbers are of
 
     def cloned(name: str, x: torch.Tensor) -> torch.Tensor:
         y = change(name, x)
@@ -65,11 +66,16 @@ def fresh(args: Any, kwargs: Any, change: Callable[[str, torch.Tensor], torch.Te
     def copied(value: Any) -> Any:
         if isinstance(value, _SHARED) or _is_sentinel(value):
             return value
-        try:
-            memo.update((id(part), part) for part in _kept(value))
-            return copy.deepcopy(value, memo)
-        except Exception:  # whatever an object is
-            return value
+        for without in (False, True):
+            try:
+                mine = {**memo, **_kept(value, without)}  # of a copy that fails nothing stays
+                made = copy.deepcopy(value, mine)
+            except Exception:  # whatever an object is
+                continue
+            alive.append(mine.pop(id(mine), None))
+            memo.update(mine)
+            return made
+        return value
     return replaced(args, cloned, other=copied), replaced(kwargs, cloned, other=copied)
 
 
@@ -85,16 +91,32 @@ def _is_sentinel(value: Any) -> bool:
         return False
 
 
-def _kept(value: Any) -> List[Any]:
-    """What an object holds that stays itself: modules, parameters, and sentinels that are known by being themselves."""
-    kept, seen, found = [], set(), [value]
+def _kept(value: Any, without: bool = False) -> Dict[int, Any]:
+    """What an object holds that stays itself: modules, parameters, and sentinels that are known by being themselves;
+    `without`: and what cannot be copied, a lock or a generator. Of a result of others a clone."""
+    kept: Dict[int, Any] = {}
+    seen: Set[int] = set()
+    found = [value]
     while found:
         part = found.pop()
         if id(part) in seen or isinstance(part, _PLAIN):
             continue
         seen.add(id(part))
-        if isinstance(part, (torch.nn.Module, torch.nn.Parameter)) or _is_sentinel(part):
-            kept.append(part)
+        if isinstance(part, (torch.nn.Module, torch.nn.Parameter)) or _is_sentinel(part) or (
+                without and part is not value and not _is_copied(part)):
+            kept[id(part)] = part
+        elif isinstance(part, torch.Tensor) and not part.is_leaf:
+            kept[id(part)] = part.clone()
         else:
             found += gc.get_referents(part)
     return kept
+
+
+def _is_copied(value: Any) -> bool:
+    """By itself, whatever is in it."""
+    if isinstance(value, (list, tuple, dict, set, frozenset, *_SHARED)) or hasattr(type(value), "__deepcopy__"):
+        return True
+    try:
+        return bool(value.__reduce_ex__(4))
+    except Exception:  # whatever an object is
+        return False

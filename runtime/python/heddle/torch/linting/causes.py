@@ -97,17 +97,25 @@ class _Cause:
     def _cut_near(self, at: int) -> Set[str]:
         return {dim for each in self.seen[max(at - 12, 0): at + 1] for x in each.held if x.cut for dim in x.cut}
 
+    def _alone(self, chain: List[Tuple[str, Optional[Seen]]], module: str) -> Optional[Said]:
+        """Attention that does something with the rows that it has by itself."""
+        how, given = self.known.alone(module), chain[-1][1] if chain else None
+        text = " ".join(sorted({dim for x in (given.held if given else []) if x.cut for dim in x.cut}))
+        kind = self.types.get(module, self.called)
+        return (module, f"the attention of '{module}' ({kind}) {how}, and a rank that has some of {text} does so with "
+                        "these alone",
+                f"Put a Gather before it and a Split behind{self._or_switch(module, text.split())}"
+                ) if how and text else None
+
+    def _or_switch(self, module: str, cut: List[str]) -> str:
+        free = [dim for dim in self.known.free(module) if dim not in cut]
+        return f", or a Switch to {free[0]}, which it leaves free" if free else ""
+
     def _mixing(self, module: str, chain: List[Tuple[str, Optional[Seen]]]) -> Said:
         given = chain[-1][1]
         cut = sorted({dim for x in (given.held if given else []) if x.cut for dim in x.cut})
         text, kind = " ".join(cut) or "rows", self.types.get(module, self.called)
         attend = [step for step in self.steps.get(module, []) if isinstance(step, Attend)]
-        free = [dim for dim in self.known.free(module) if dim not in cut]
-        over = f", or a Switch to {free[0]}, which it leaves free" if free else ""
-        if self.known.is_numbering(module):
-            return (module, f"the attention of '{module}' ({kind}) numbers its rows of {text} by itself, and a rank "
-                            "that has some of them numbers these from 0",
-                    f"Put a Gather before it and a Split behind{over}")
         if attend:
             return (module, f"'{module}' ({kind}) gives another result with {attend[0]}, of {text} that is cut there",
                     "`over` has the dims in the order in which their rows stand in the axis, all that are cut")
@@ -122,7 +130,8 @@ class _Cause:
         how = " and ".join(sorted(kinds - {"free", "unknown"})) or "mixes"
         near = self._near(module, given, cut, kinds - {"free"})
         return (module, f"'{module}' ({kind}) mixes rows of {text} ({how}), which is cut there",
-                near or f"Put a Gather before it and a Split behind{over}; attention over all ranks is Attend")
+                near or f"Put a Gather before it and a Split behind{self._or_switch(module, cut)}; attention over all "
+                "ranks is Attend")
 
     def _near(self, module: str, given: Optional[Seen], cut: List[str], kinds: Set[str]) -> Optional[str]:
         """Rows of neighbours or sums of all do for it."""
@@ -164,9 +173,9 @@ class _Cause:
             return self._whole_result() or (module, str(error),
                                             "All ranks have to compute the same outside of the steps")
         if isinstance(error, Error):
-            return self._unlearned(chain, str(error)) or self._apart(chain, "") or self._misread_before(
-                len(self.seen)) or (module, str(error).replace("parallelize: ", "", 1),
-                                    self._step_mend(module, str(error)))
+            return (self._alone(chain, module) or self._unlearned(chain, str(error)) or self._apart(chain, "")
+                    or self._misread_before(len(self.seen))
+                    or (module, str(error).replace("parallelize: ", "", 1), self._step_mend(module, str(error))))
         said = self._apart(chain, module) or self._number(chain) or self._width(chain[-1])
         if said:
             return said
@@ -320,6 +329,9 @@ class _Cause:
     def _apart(self, chain: List[Tuple[str, Optional[Seen]]], module: str) -> Optional[Said]:
         """Arguments of one module of which some are cut, and others that have the dim are not, or along another one.
         A mask of all rows is what attention of all ranks wants, so that is asked for first, of `module`."""
+        alone = self._alone(chain, module)
+        if alone:
+            return alone
         for is_mask in (False, True):
             for name, seen in chain:
                 said = self._apart_in(name, seen, is_mask) if seen else None

@@ -19,9 +19,9 @@ class Known:
         except ValueError:
             self._fused = None
 
-    def is_numbering(self, module: str) -> bool:
-        """Does its attention number its rows by itself?"""
-        return self.found is not None and module in self.found.modules and self.found.modules[module].is_numbering
+    def alone(self, module: str) -> str:
+        """What its attention does with the rows that it has, so that it wants all."""
+        return self.found.modules[module].alone if self.found is not None and module in self.found.modules else ""
 
     def _names(self, module: str) -> Dict[str, str]:
         """Dims of the exploration, fused where no stage tells them apart, by the plan's names."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import AbstractSet, Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -27,13 +27,14 @@ def is_near(found: Exploration) -> bool:
 
 
 def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: str, saved: int,
-                within: bool = False) -> Iterator[List[Plan]]:
+                within: bool = False, whole: AbstractSet[str] = frozenset(),
+                dims: Sequence[str] = ()) -> Iterator[List[Plan]]:
     """Of every dim of the arguments, those together, and first, of which the fewest modules want the whole. `within`:
-    from the first stage to the last."""
+    from the first stage to the last. `whole`: modules that get the whole, whatever they mix. `dims`: else all."""
     from .found import merged
     drafts: List[_Along] = []
-    for dim, is_switching in itertools.product(found.dims, (True, False)):
-        draft = _Along(found, model, dim, size, method, saved, is_switching)
+    for dim, is_switching in itertools.product(dims or found.dims, (True, False)):
+        draft = _Along(found, model, dim, size, method, saved, is_switching, whole)
         if dim != "b" and (dim in found.sequence() if within else draft.is_sequence()):
             try:
                 draft.make(within)
@@ -47,8 +48,9 @@ def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: s
 
 class _Along:
     def __init__(self, found: Exploration, model: torch.nn.Module, dim: str, size: int, method: str, saved: int,
-                 is_switching: bool):
+                 is_switching: bool, given_whole: AbstractSet[str]):
         self.found, self.dim, self.gathers, self._is_switching = found, dim, 0, is_switching
+        self._given_whole = given_whole
         self._pairs = 0  # modules that want the whole, since they make pairs of rows or take some
         self._size, self._method, self._saved = size, method, saved
         self.steps: Steps = []
@@ -128,6 +130,9 @@ class _Along:
         module = self.found[name]
         self._numbers += [(name, Numbered(at, self._text(module.given[at]), self.dim)) for at in module.numbered
                           if module.numbered[at] == self.dim]
+        if name in self._given_whole:
+            self.steps += self._gathered(module)
+            return
         seen = module.dims.get(self.dim)
         if seen is None or seen.kind == "table":
             return
@@ -152,13 +157,17 @@ class _Along:
 
     def _is_mixing(self, name: str) -> bool:
         seen = self.found[name].dims.get(self.dim)
-        return seen is not None and not seen.is_free and seen.kind != "table" or any(
+        return name in self._given_whole or seen is not None and not seen.is_free and seen.kind != "table" or any(
             map(self._is_mixing, self.found.children(name)))
 
     def _is_whole(self, name: str) -> bool:
-        """Does it take rows that a rank can have its block of, and none of all with all, which attention makes?"""
-        return not any(is_pairs or next((n for axis, n in zip(words_of(text), shape) if axis == [(self.dim,)]), 0)
-                       % self._rows for _, text, shape, is_pairs in self._tensors(self.found[name], "given"))
+        """Does it take rows that a rank can have its block of, and of all with all none but masks of its attention?"""
+        attends = any(f"{each.module}.".startswith(f"{name}.") for each in self.found.flow.attentions)
+        for _, text, shape, is_pairs in self._tensors(self.found[name], "given"):
+            rows = next((n for axis, n in zip(words_of(text), shape) if axis == [(self.dim,)]), 0)
+            if not attends if is_pairs else rows % self._rows:
+                return False
+        return True
 
     def _has_tokens(self, name: str) -> bool:
         """Rows beside those of the dim: if its parent has none, it has put them there, as a padding."""
@@ -172,7 +181,7 @@ class _Along:
         given, out = self._cut(module, "given"), self._cut(module, "out")
         is_pairs = any(each[3] for side in ("given", "out") for each in self._tensors(module, side))
         attentions = [each for each in self.found.flow.attentions if each.module == name]
-        if attentions and not module.is_numbering and all(
+        if attentions and not module.alone and all(
                 each.rows == each.keys == module.extents.get(self.dim) for each in attentions):
             heads = min(each.kv_heads for each in attentions)
             auto = "ulysses" if heads >= self._size else "gather-kv"
@@ -187,14 +196,19 @@ class _Along:
                 return [(name, Numbered(what, text, self.dim, **ends))]
         if not attentions and not is_pairs and seen.kind == "reduction" and type(self._modules[name]).__name__ in NORMS:
             return [(name, Sums(self.dim))]
-        is_own = module.is_numbering or not attentions  # and no attention that other ranks could be in
+        is_own = bool(module.alone) or not attentions  # and no attention that other ranks could be in
         switched = self._switched(module) if self._is_switching and is_own else []
-        if switched:
-            return switched
+        return switched or self._gathered(module)
+
+    def _gathered(self, module: Module) -> Steps:
+        """It has the whole."""
+        module.need_one_way()
+        name, sides = module.name, ("given", "out")
         self.gathers += 1
-        self._pairs += is_pairs
-        return [*((name, Gather(at, self._text(text), self.dim)) for at, text in given.items()),
-                *((name, Split(at, self._text(text), self.dim)) for at, text in out.items())]
+        self._pairs += any(each[3] for side in sides for each in self._tensors(module, side))
+        given, out = (self._cut(module, side).items() for side in sides)
+        return [*((name, Gather(at, self._text(text), self.dim)) for at, text in given),
+                *((name, Split(at, self._text(text), self.dim)) for at, text in out)]
 
     def _switched(self, module: Module) -> Steps:
         """Blocks of another dim while it runs, along which it is free; none: there is no such dim."""
@@ -235,7 +249,14 @@ class _Along:
 
     def _cut(self, module: Module, side: str) -> Dict[str, str]:
         """Texts of tensors of which a rank has its block: those of pairs are whole."""
-        return {place: text for place, text, _, is_pairs in self._tensors(module, side) if not is_pairs}
+        return {place: self._of_samples(text, shape) for place, text, shape, is_pairs in self._tensors(module, side)
+                if not is_pairs}
+
+    def _of_samples(self, text: str, shape: Sequence[int]) -> str:
+        """Without the name of samples where there are more: of each head one."""
+        words = text.split()
+        return " ".join("_" if word == "b" and n != self.found.dims["b"] else word
+                        for word, n in zip(words, shape)) if len(words) == len(shape) else text
 
     def _has(self, text: str, dim: str = "") -> bool:
         return any((dim or self.dim) in part for axis in words_of(text) for part in axis)

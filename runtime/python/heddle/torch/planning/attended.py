@@ -65,7 +65,7 @@ def _joined_plans(draft: "Draft", schedule: "Schedule", size: int, method: str, 
         attentions = {name: _within(draft, name) for name in active}
         sizes = {n for each in attentions.values() for attention in each for n in (attention.rows, attention.keys)}
         if len(sizes) != 1 or not all(attentions.values()) or any(
-                draft.found[each.module].is_numbering for seen in attentions.values() for each in seen):
+                draft.found[each.module].alone for seen in attentions.values() for each in seen):
             continue
         heads = min(each.kv_heads for seen in attentions.values() for each in seen)
         one = method if method != "auto" else "ulysses" if heads >= size else "gather-kv"
@@ -142,12 +142,16 @@ def _attending(draft: "Draft", main: str, text: Optional[str], alike: int) -> Li
     for stage in draft.stages:
         for each in _within(draft, stage.name):
             if each.keys in whole and each.rows in whole:
-                if draft.found[each.module].is_numbering:
-                    raise UnsupportedError(f"the attention of '{each.module}' numbers its rows by itself, and a rank "
-                                           "would number its own from 0")
+                _need_not_alone(draft, each.module)
                 if each not in found.setdefault(each.module, []):
                     found[each.module].append(each)
     return list(found.items())
+
+
+def _need_not_alone(draft: "Draft", module: str) -> None:
+    if draft.found[module].alone:
+        raise UnsupportedError(f"the attention of '{module}' {draft.found[module].alone}, and a rank would do so with "
+                               "its own alone")
 
 
 def _splits(draft: "Draft", main: str, text: Optional[str], over: Tuple[str, ...]) -> "Steps":
@@ -207,6 +211,8 @@ def attending_along(draft: "Draft", stage: str, dim: str, method: str) -> List[s
     """Modules of a stage whose attention has all rows of a dim, and no others."""
     extent = draft.extents.get(dim, 0)
     found = list(dict.fromkeys(each.module for each in _within(draft, stage) if each.rows == each.keys == extent))
+    for module in found:
+        _need_not_alone(draft, module)
     if not found:
         raise UnsupportedError(f"the schedule has '{stage}' cut along {dim} by {method}, and no "
                                f"scaled_dot_product_attention in it has {dim} for rows and keys")

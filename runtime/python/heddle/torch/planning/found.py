@@ -22,6 +22,7 @@ from ..modules import Gather, Sizes, Split
 from ..proving import Proof, prove
 from ..ranks import Dims
 from .along import along_plans, is_near
+from .mended import mended_plan
 from .plan import Plan, lines_of
 from .scheduled import need_followed, schedule_of, sent_of
 
@@ -61,7 +62,8 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
             plan = plan or search.drafted(schedule, machine, sizes)
         except UnsupportedError as error:
             search.why = str(error)
-    plan = plan or (search.along(True) if schedule is None else None)
+    if schedule is None:
+        plan = plan or search.along(True) or search.mended()
     if plan is None:
         raise search.refused()
     plan.why += search.unfollowed
@@ -137,6 +139,11 @@ class _Search:
                     return plan
                 self._tried.append((plan, plan.proof))
         return None
+
+    def mended(self) -> Optional[Plan]:
+        size = min(self._size, 3)
+        return mended_plan(self._found, self._model, self._size, self._method, self._saved,
+                           lambda plan: _proved(self._model, plan, self._found, size))
 
     def like(self, schedule: Schedule) -> Plan:
         """By a schedule that has halos or sums. Steps with these cut one dim all the way, so it is the one of them that
@@ -358,11 +365,12 @@ class Draft:
         if len(results) > 1:
             return [[("", Gather(at.passed.name, at.text, dim)) for at in results]]
         last = max(self.flow.calls[at].ended for at in self.calls)
+        early = {call.module for call in self.flow.calls if call.ended < last}  # a step is for all calls of a module
         stages = {self.flow.calls[at].module for at in self.calls}
         ways: List[Tuple[int, int, Tuple[str, Any]]] = []
         for call in self.flow.calls:
             inside = any(call.module.startswith(f"{stage}.") for stage in stages)
-            if call.ended < last or inside or call.module == "" or not any(p.stages for p in call.out):
+            if call.module in early or inside or call.module == "" or not any(p.stages for p in call.out):
                 continue
             module = self.found.modules[call.module]
             for at in self.tensors(call, "out"):

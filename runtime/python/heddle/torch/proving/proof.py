@@ -118,7 +118,7 @@ def _proved(model: torch.nn.Module, copies: Copies, steps: Any, args: Any, kwarg
         with same_random():
             every = turns.run(of_rank)
     except Exception as error:  # whatever a model raises
-        return Proof(ranks, False, worst=compared.first, error=error, why=_raised(error, compared))
+        return Proof(ranks, False, worst=compared.first or compared.running, error=error, why=_raised(error, compared))
     return _judged(ranks, one, every, compared, model)
 
 
