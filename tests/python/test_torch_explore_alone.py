@@ -208,3 +208,131 @@ def test_a_module_in_which_a_plan_goes_wrong_has_the_whole():
     for ranks, rows in ((2, 20), (3, 16), (4, 12)):
         proof = ht.prove(model, plan, torch.randn(2, rows, WIDTH), 4, ranks=ranks)
         assert proof, f"{proof}\n{plan}"
+
+
+class Adapter(torch.nn.Module):
+    """Between blocks, of frames: rows of each are shaped by their number."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up = torch.nn.LayerNorm(WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, frames):
+        y = self.norm(x).unflatten(1, (frames.shape[1], -1)) * frames[:, :, None]
+        return self.up(y.flatten(1, 2))
+
+
+class Adapted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = torch.nn.ModuleList((Block(Plain), Block(Plain)))
+        self.adapters, self.last = torch.nn.ModuleList((Adapter(), Adapter())), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, frames):
+        for block, adapter in zip(self.blocks, self.adapters):
+            x = block(x, None)
+            x = x + adapter(x, frames)
+        return self.last(x)
+
+
+def test_attention_stays_that_of_all_ranks_around_a_module_that_has_the_whole():
+    model, given = Adapted(), (torch.randn(2, 12, WIDTH), torch.randn(2, 3, WIDTH))
+    plan = ht.explore(model, *given).plan(model, "[sp=3]")
+    assert sum(isinstance(step, Attend) for _, step in plan.apart()) == 2, str(plan)
+    assert "'adapters.0', 'adapters.1' have the whole" in plan.why, plan.why
+    assert ht.prove(model, plan, torch.randn(2, 21, WIDTH), torch.randn(2, 3, WIDTH), ranks=4)
+
+
+class Joint(torch.nn.Module):
+    """Rows of a picture attend to words and to one another, by a mask of both."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.kv, self.out = (torch.nn.Linear(WIDTH, n * WIDTH) for n in (1, 2, 1))
+
+    def forward(self, x, words, mask):
+        q, k, v = (y.unflatten(-1, (4, 4)).transpose(1, 2)
+                   for y in (self.q(x), *self.kv(torch.cat([words, x], 1)).chunk(2, -1)))
+        y = F.scaled_dot_product_attention(q, k, v, mask[:, None, None])
+        return x + self.out(y.transpose(1, 2).flatten(2))
+
+
+class Pictured(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks, self.last = torch.nn.ModuleList((Joint(), Joint())), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, words, hidden):
+        mask = torch.cat([hidden, hidden.new_ones(x.shape[:2])], 1)
+        for block in self.blocks:
+            x = block(x, words, mask)
+        return self.last(x)
+
+
+def test_a_mask_of_words_and_rows_is_whole_on_every_rank():
+    model = Pictured()
+    given = torch.randn(2, 13, WIDTH), torch.randn(2, 7, WIDTH), torch.arange(14).reshape(2, 7) % 3 > 0
+    plan = ht.explore(model, *given).plan(model, "[sp=3]")
+    assert plan.proof and "mask" not in str(plan.steps), str(plan)
+    assert ht.prove(model, plan, torch.randn(2, 17, WIDTH), *given[1:], ranks=4)
+
+
+class Heard(torch.nn.Module):
+    """Sound by convolutions that make fewer rows, then blocks of these."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.taps = torch.nn.ModuleList((torch.nn.Conv1d(1, WIDTH, 10, 5), torch.nn.Conv1d(WIDTH, WIDTH, 3, 2)))
+        self.blocks, self.last = torch.nn.ModuleList((Block(Plain), Block(Plain))), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, sound):
+        x = sound[:, None]
+        for tap in self.taps:
+            x = tap(x).relu()
+        x = seen = x.mT
+        for block in self.blocks:
+            x = block(x, None)
+        return self.last(x), seen
+
+
+def test_stages_with_other_rows_than_the_blocks_stay_whole():
+    model, sound = Heard(), torch.randn(1, 400)
+    plan = ht.explore(model, sound).plan(model, "[sp=3]")
+    assert sum(isinstance(step, Attend) for _, step in plan.apart()) == 2, str(plan)
+    assert not any(name.startswith("taps") for name, _ in plan.steps), str(plan)
+    assert ht.prove(model, plan, torch.randn(1, 333), ranks=4)
+
+
+class Twice(torch.nn.Module):
+    """One module for rows and for windows of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop, self.up = torch.nn.Dropout(0.1), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        y = self.drop(x.unflatten(1, (-1, 4)).flatten(0, 1))
+        y = self.up(y + y.mean(1, keepdim=True)).unflatten(0, (x.shape[0], -1)).flatten(1, 2)
+        return x + self.drop(y.tanh())
+
+
+class Windows(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks, self.last = torch.nn.ModuleList((Twice(), Twice())), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+def test_a_module_with_two_texts_has_the_whole_with_what_is_around_it():
+    model, x = Windows(), torch.randn(2, 12, WIDTH)
+    plan = ht.explore(model, x).plan(model, "[sp=3]")
+    assert plan.proof and not any("drop" in name for name, _ in plan.steps), str(plan)
+    assert ht.prove(model, plan, torch.randn(2, 20, WIDTH), ranks=2)

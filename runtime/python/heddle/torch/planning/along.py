@@ -31,7 +31,7 @@ def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: s
                 dims: Sequence[str] = ()) -> Iterator[List[Plan]]:
     """Of every dim of the arguments, those together, and first, of which the fewest modules want the whole. `within`:
     from the first stage to the last. `whole`: modules that get the whole, whatever they mix. `dims`: else all."""
-    from .found import merged
+    from .draft import merged
     drafts: List[_Along] = []
     for dim, is_switching in itertools.product(dims or found.dims, (True, False)):
         draft = _Along(found, model, dim, size, method, saved, is_switching, whole)
@@ -148,8 +148,17 @@ class _Along:
         own = self._own(module) if attends or not is_by_children else []
         self.steps += own
         if is_by_children and not any(isinstance(step, Gather) for _, step in own):
+            self._visit_each(module, children)
+
+    def _visit_each(self, module: Module, children: List[str]) -> None:
+        """Where steps cannot say it of one of them, all of the module has the whole."""
+        before = list(self.steps), list(self._numbers), self.gathers, self._pairs, set(self._named)
+        try:
             for child in children:
                 self._visit(child)
+        except UnsupportedError:
+            self.steps, self._numbers, self.gathers, self._pairs, self._named = before
+            self.steps = [step for step in self.steps if step[0] != module.name] + self._gathered(module)
 
     def _visit_numbers(self, name: str) -> None:
         if self.found[name].numbered:
@@ -244,8 +253,13 @@ class _Along:
         texts = module.given if side == "given" else {_place(name): text for name, text in module.out.items()}
         call = next((call for call in self.found.flow.calls if call.module == module.name), None)
         shapes = {passed.name: passed.shape for passed in getattr(call, side)} if call else {}
-        return [(place, text, shapes.get(place, ()), is_of_pairs(text, self.dim, shapes.get(place, ())))
-                for place, text in texts.items() if self._has(text)]
+        return [(place, text, shapes.get(place, ()), is_of_pairs(text, self.dim, shapes.get(place, ()))
+                 or self._is_beside(text)) for place, text in texts.items() if self._has(text)]
+
+    def _is_beside(self, text: str) -> bool:
+        """Does it stand beside rows of others, as in a mask of text and picture?"""
+        return any(len([part for part in axis if not part[0].isdecimal()]) > 1 and any(
+            self.dim in part for part in axis) for axis in words_of(text))
 
     def _cut(self, module: Module, side: str) -> Dict[str, str]:
         """Texts of tensors of which a rank has its block: those of pairs are whole."""

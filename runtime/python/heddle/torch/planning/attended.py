@@ -12,7 +12,7 @@ from .plan import Plan, lines_of
 
 if TYPE_CHECKING:
     from ...schedule import Schedule
-    from .found import Draft, Steps
+    from .draft import Draft, Steps
 
 _JOINT = "rows"  #: of an axis that several dims have together
 
@@ -31,7 +31,7 @@ def attended_plans(draft: "Draft", schedule: "Schedule", size: int, method: str,
 
 
 def _own_plans(draft: "Draft", schedule: "Schedule", size: int, method: str, saved: int) -> Iterator[Plan]:
-    from .found import merged
+    from .draft import merged
     main, text, alike = _rows(draft)
     orders = [(main,)] if text is None else [(text, main), (main, text)]
     attending = _attending(draft, main, text, alike)
@@ -58,7 +58,7 @@ def _own_plans(draft: "Draft", schedule: "Schedule", size: int, method: str, sav
 def _joined_plans(draft: "Draft", schedule: "Schedule", size: int, method: str, saved: int) -> Iterator[Plan]:
     """Of stages whose rows are those of text and of a picture in one axis: the axis is one dim, cut before the first of
     them. The stages before have the whole."""
-    from .found import merged
+    from .draft import merged
     for text in dict.fromkeys(word for stage in draft.stages for word in _joint_axes(stage.out)):
         active = [stage.name for stage in draft.stages if text in _joint_axes(stage.out)]
         calls = [draft.flow.calls[at] for at in draft.calls if draft.flow.calls[at].module in active]

@@ -2,8 +2,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import torch
 
@@ -14,20 +13,16 @@ from ...errors import ArgumentError, Error, InfeasibleError, UnsupportedError
 from ...line import mesh_of
 from ...machine import MachineLike, machine_of
 from ...schedule import Schedule
-from ..beside import apart
 from ..exploring.exploration import Exploration
-from ..exploring.flow import Call, Passed
-from ..exploring.rows import is_of_pairs
-from ..modules import Gather, Sizes, Split
+from ..modules import Split
 from ..proving import Proof, prove
-from ..ranks import Dims
 from .along import along_plans, is_near
-from .mended import mended_plan
+from .draft import Draft
+from .mended import mended_plan, mended_steps
 from .plan import Plan, lines_of
 from .scheduled import need_followed, schedule_of, sent_of
 
 _TRIES_MAX = 24
-Steps = List[Tuple[str, Any]]
 
 
 def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: Optional[Schedule] = None,
@@ -199,22 +194,36 @@ class _Search:
         draft, method = Draft(self._found, self._model, schedule), self._method
         for each in {method, *(stage.method for stage in (schedule.stages if schedule else []))} - {"local"}:
             need_method(draft, each)
-        refused: Optional[Error] = None
-        for draft.is_switching in (draft.ways() if schedule is None else draft.ways_of(schedule)):
-            try:
-                plans = draft.plans(schedule or draft.scheduled(self._mesh, machine, sizes, method), self._size,
-                                    method, self._saved)
-                for plan in itertools.islice(plans, _TRIES_MAX):
-                    proof = _proved(self._model, plan, self._found, min(self._size, 3))
-                    if proof:
-                        plan.proof = proof
-                        return plan
-                    self._tried.append((plan, proof))
-            except (UnsupportedError, ArgumentError) as error:
-                refused = refused or error
-        if refused is not None:
-            raise refused if schedule is not None else UnsupportedError(str(refused))
+        refused: List[Error] = []
+        for one in [draft, *draft.narrow()]:
+            for one.is_switching in (one.ways() if schedule is None else one.ways_of(schedule)):
+                plan = self._of_draft(one, schedule, machine, sizes, refused)
+                if plan is not None:
+                    return plan
+        if refused:
+            raise refused[0] if schedule is not None else UnsupportedError(str(refused[0]))
         return None
+
+    def _of_draft(self, draft: "Draft", schedule: Optional[Schedule], machine: Optional[MachineLike], sizes: str,
+                  refused: List[Error]) -> Optional[Plan]:
+        size, first = min(self._size, 3), len(self._tried)
+
+        def prove(plan: Plan) -> Proof:
+            return _proved(self._model, plan, self._found, size)
+        try:
+            plans = draft.plans(schedule or draft.scheduled(self._mesh, machine, sizes, self._method), self._size,
+                                self._method, self._saved)
+            for plan in itertools.islice(plans, _TRIES_MAX):
+                proof = prove(plan)
+                if proof:
+                    plan.proof = proof
+                    return plan
+                self._tried.append((plan, proof))
+        except (UnsupportedError, ArgumentError) as error:
+            refused.append(error)
+        mended = [mended_steps(draft, *tried, prove) for tried in self._tried[first: first + 1]
+                  if schedule is None and not draft.is_switching]
+        return mended[0] if mended else None
 
 
 def _differs(wanted: Schedule, seen: Schedule) -> str:
@@ -233,162 +242,3 @@ def _proved(model: torch.nn.Module, plan: Plan, found: Exploration, ranks: int) 
     args, kwargs = found.given
     quick = _quickly(model, plan, found)
     return prove(model, plan, *args, ranks=max(ranks, 2), **kwargs) if quick else quick
-
-
-@dataclass(frozen=True)
-class _At:
-    """A tensor of a stage's call, as a step has it."""
-
-    passed: Passed
-    found: str  #: its text in the dims of the exploration
-    text: str
-    beside: Set[str]
-
-    def holds(self, dim: str) -> bool:
-        return dim in Dims(apart(self.text)[0]).names
-
-
-class Draft:
-    """What is found, in dims that steps can name."""
-
-    def __init__(self, found: Exploration, model: torch.nn.Module, given: Optional[Schedule] = None):
-        self.found, self.model, self.flow, self.given = found, model, found.flow, given
-        self.stages = found.stages()
-        if not self.stages:
-            raise UnsupportedError(f"{found.model}: no module of a list of modules has rows of a sequence, wanted some "
-                                   "that can be stages: name the dims, explore(..., dims={...})")
-        for stage in self.stages:
-            stage.need_one_way()
-        self.fused = found.fused()
-        self.extents: Dict[str, int] = {}
-        for stage in self.stages:
-            for name, extent in self.fused.extents(stage.extents).items():
-                if self.extents.setdefault(name, extent) != extent:
-                    self.extents[name] = 0  # another one in another stage: not to be cut
-        names = {stage.name for stage in self.stages}
-        self.calls = [at for at, call in enumerate(self.flow.calls) if call.module in names]
-        self.free = {stage.name: [name for name, run in self.fused.parts.items() if name != "b"
-                                  and all(dim in stage.free for dim in run) and self.extents.get(name, 0) > 0]
-                     for stage in self.stages}
-        self.is_switching = any(self.free.values())
-
-    def ways(self) -> List[bool]:
-        """Is the dim that is cut switched between stages? Where those that leave one free mix nothing (projections of
-        texts), rows may as well be cut once."""
-        mixes = [stage for stage in self.stages if set(stage.mixed) - {"b"}]
-        may_be_cut_once = bool(mixes) and not any(self.free[stage.name] for stage in mixes)
-        return [*([False] if may_be_cut_once else []), *([True] if any(self.free.values()) else [])] or [False]
-
-    def ways_of(self, schedule: Schedule) -> List[bool]:
-        """Those of a schedule that is given: rows may be cut once where all stages cut them and one of them attends."""
-        cut = {stage.layout for stage in schedule.stages}
-        is_once = len(cut) == 1 and "@" in min(cut) and any(stage.method != "local" for stage in schedule.stages)
-        return [False, True] if is_once else [True]
-
-    # --- what the planner decides -----------------------------------------------------------------------------------
-    def scheduled(self, mesh: str, machine: Optional[MachineLike], sizes: str, method: str,
-                  is_mixed: bool = False) -> Schedule:
-        methods = None if self.is_switching and not is_mixed else "" if method == "auto" else f"*={method}"
-        if "b" in self.found.dims and "b=" not in sizes:  # samples are not this mesh's to cut
-            sizes = f"b=1,{sizes}" if sizes else "b=1"
-        model = self.found.to_yaml()
-        try:
-            return planner.plan(model, mesh, machine=machine, sizes=sizes, methods=methods)
-        except ArgumentError:  # stages whose rows are those of several dims in one axis have no method in the file
-            if not methods:
-                raise
-            return planner.plan(model, mesh, machine=machine, sizes=sizes, methods="")
-
-    def layouts(self, schedule: Schedule) -> Dict[str, Optional[str]]:
-        """Of every stage the dim that is cut."""
-        found: Dict[str, Optional[str]] = {}
-        methods = {stage.name: stage.method for stage in schedule.stages}
-        for stage in schedule.stages:
-            found.setdefault(stage.name, stage.layout.split("@")[0] if "@" in stage.layout else None)
-        for name, free in self.free.items():
-            if found[name] not in (None, *free) and methods[name] == "local":
-                has = set(self.found[name].dims) & set(self.fused.parts.get(found[name] or "", ()))
-                how = "mixes it" if has else "has none of it"
-                raise ArgumentError(f"the schedule of {schedule.model} cuts '{found[name]}' in stage '{name}', which "
-                                    f"{how}: free there are {' '.join(free) or 'none'}")
-        return found
-
-    # --- tensors of calls -------------------------------------------------------------------------------------------
-    def tensors(self, call: Call, side: str) -> List[_At]:
-        """But for those of all rows with all, which are whole."""
-        module = self.found.modules.get(call.module)
-        texts = {} if module is None else module.given if side == "given" else {
-            f"output.{name}" if name else "output": text for name, text in module.out.items()}
-        return [_At(passed, texts[passed.name], *self.fused.text(texts[passed.name])) for passed in getattr(call, side)
-                if passed.name in texts and not is_of_pairs(
-                    texts[passed.name], shape=passed.shape)]
-
-    def stage_of(self, module: str) -> str:
-        return next(stage.name for stage in self.stages if f"{module}.".startswith(f"{stage.name}."))
-
-    def plans(self, schedule: Schedule, size: int, method: str, saved: int) -> Iterator[Plan]:
-        from .attended import attended_plans  # which builds on this
-        from .switched import switched_plans
-        yield from (switched_plans(self, schedule, method, saved) if self.is_switching else
-                    attended_plans(self, schedule, size, method, saved))
-
-    # --- the ends ---------------------------------------------------------------------------------------------------
-    def sizes(self, steps: Steps) -> Steps:
-        """What has to be learned before, since steps find it folded with others: from tensors before the stages."""
-        wanted = {name for _, step in steps for text in (getattr(step, "dims", ""), getattr(step, "as_", None) or "")
-                  for text in [apart(text)[0]] if text and "+" not in text
-                  for group in Dims(text).groups if len(group) > 1 for name in group
-                  if not name.startswith("any")}
-        made: Steps = []
-        for call in self.flow.calls[: self.calls[0]]:
-            for side in ("given", "out"):
-                for at in self.tensors(call, side):
-                    wanted -= self._learned(call, at, wanted, made)
-        return made
-
-    def _learned(self, call: Call, at: _At, wanted: Set[str], made: Steps) -> Set[str]:
-        words = at.text.split() if "(" not in at.text else []
-        alone = {name for name, n in zip(words, at.passed.shape) if name in wanted and n == self.extents_of(name)}
-        if alone:
-            made.append((call.module, Sizes(at.passed.name, " ".join(word if word in alone else "_"
-                                                                     for word in words))))
-            return alone
-        return set()
-
-    def extents_of(self, name: str) -> int:
-        return self.found.dims["b"] if name == "b" and "b" in self.found.dims else self.extents.get(name, 0)
-
-    def gathers(self, dim: str) -> List[Steps]:
-        """Where the whole may come together again, the narrowest place first; of several results that stages make (the
-        residuals of a controlnet) there."""
-        results = [at for at in self.tensors(self.flow.calls[0], "out") if at.passed.stages and at.holds(dim)]
-        if len(results) > 1:
-            return [[("", Gather(at.passed.name, at.text, dim)) for at in results]]
-        last = max(self.flow.calls[at].ended for at in self.calls)
-        early = {call.module for call in self.flow.calls if call.ended < last}  # a step is for all calls of a module
-        stages = {self.flow.calls[at].module for at in self.calls}
-        ways: List[Tuple[int, int, Tuple[str, Any]]] = []
-        for call in self.flow.calls:
-            inside = any(call.module.startswith(f"{stage}.") for stage in stages)
-            if call.module in early or inside or call.module == "" or not any(p.stages for p in call.out):
-                continue
-            module = self.found.modules[call.module]
-            for at in self.tensors(call, "out"):
-                if at.holds(dim) and (call.ended == last or self._is_free(module, dim)):
-                    elems = 1
-                    for n in at.passed.shape:
-                        elems *= n
-                    ways.append((elems, -call.ended, (call.module, Gather(at.passed.name, at.text, dim))))
-        return [[step] for _, _, step in sorted(ways, key=lambda way: way[:2])]
-
-    def _is_free(self, module: Any, dim: str) -> bool:
-        return all(part in module.free for part in self.fused.parts[dim])
-
-
-def merged(steps: Sequence[Tuple[str, Any]]) -> Steps:
-    """Each module once, its steps in their order."""
-    by_module: Dict[str, List[Any]] = {}
-    for name, step in steps:
-        if step not in by_module.setdefault(name, []):
-            by_module[name].append(step)
-    return [(name, each[0] if len(each) == 1 else tuple(each)) for name, each in by_module.items()]

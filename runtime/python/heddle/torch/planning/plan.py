@@ -31,6 +31,11 @@ class Plan:
         """As `heddle.torch.prove`."""
         return prove(model, self, *args, ranks=ranks, gradients=gradients, **kwargs)
 
+    def apart(self) -> List[Tuple[str, Any]]:
+        """Each step with its module."""
+        return [(name, step) for name, steps in self.steps
+                for step in (steps if isinstance(steps, (list, tuple)) else (steps,))]
+
     def __str__(self) -> str:
         """The steps, as they would be written by hand."""
         lines = [self.why, *self.stages, "{"]

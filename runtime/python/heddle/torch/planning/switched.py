@@ -12,7 +12,7 @@ from .plan import Plan, lines_of
 
 if TYPE_CHECKING:
     from ...schedule import Schedule
-    from .found import Draft, Steps
+    from .draft import Draft, Steps
 
 Layouts = Dict[str, Optional[str]]
 
@@ -20,7 +20,7 @@ Layouts = Dict[str, Optional[str]]
 def switched_plans(draft: "Draft", schedule: "Schedule", method: str, saved: int) -> Iterator[Plan]:
     """Switches behind modules, before the next ones, or behind those of some lists alone: code between modules may have
     needs of its own. Stages that mix what they cut attend by all ranks, each by its method."""
-    from .found import merged
+    from .draft import merged
     layouts = draft.layouts(schedule)
     methods = {name: each for name, each in methods_of(schedule, method).items() if each != "local"}
     attends = [(module, Attend(dim, each, saved)) for name, each in methods.items() for dim in [layouts[name] or ""]
