@@ -41,10 +41,11 @@ HD_KERNEL(attention_delta_f16, hd_attention_args, a)
 HD_DEV void queries_back(const hd_attention_args *a, heddle_dtype dtype, int width)
 {
     HD_DYNAMIC_SHARED(uint16_t, queries);
-    uint16_t *d_o = queries + HD_TILE_ELEMS(width), *places = d_o + HD_TILE_ELEMS(width);
+    const int32_t rows = (int32_t)HD_WARPS * 16;
+    uint16_t *d_o = queries + rows * HD_TILE_STRIDE(width), *places = d_o + rows * HD_TILE_STRIDE(width);
     const hd_attention_part p = hd_attention_part_of(a, HD_BLOCK, a->heads);
     const uint32_t key_head = hd_key_head(a, p.head);
-    const int32_t rows = (int32_t)HD_WARPS * 16, first = (int32_t)p.tile * rows;
+    const int32_t first = (int32_t)p.tile * rows;
     const int32_t query = first + (int32_t)(HD_WARP * 16 + HD_LANE / 4);
     const int32_t end = a->diagonal >= a->nk ? p.nk : a->diagonal + (first + rows < a->nq ? first + rows : a->nq);
     const int32_t turns = ((end < p.nk ? end : p.nk) + HD_BACK_TURN - 1) / HD_BACK_TURN; /* none: not more than 0 */
@@ -128,10 +129,11 @@ static int launch_delta(const hd_device_attention_back *back, void *stream)
 }
 
 #define LAUNCH(name, type, width)                                                                                      \
-    HD_TILE_LAUNCH_CASE(name, &a, blocks, threads, hd_back_bytes(width), stream, a.d, type, width)
+    HD_TILE_LAUNCH_CASE(name, &a, blocks, threads, hd_back_bytes(width, rows, has_turns), stream, a.d, type, width)
 
 static int launch_dq(const hd_device_attention_back *back, void *stream)
 {
+    const int has_turns = back->of.nk > HD_BACK_TURN;
     const unsigned threads = hd_tile_threads(back->of.nq, 1);
     const int64_t rows = hd_tile_rows(back->of.nq, 1), tiles = (back->of.nq + rows - 1) / rows;
     const hd_attention_args a = hd_back_args_of(back, tiles);
@@ -165,7 +167,7 @@ int hd_attention_back_load(void)
     const int n = (int)(sizeof kernel / sizeof kernel[0]);
     int error = 0;
     for (int i = 0; i < n && error == 0; i++) {
-        error = hd_load_kernel(kernel[i], i < n - 2 ? hd_back_bytes(hd_tile_width[i % 4]) : 0);
+        error = hd_load_kernel(kernel[i], i < n - 2 ? hd_back_bytes(hd_tile_width[i % 4], HD_TILE_ROWS, 1) : 0);
     }
     error = error == 0 ? hd_attention_keys_load() : error;
     return error == 0 ? hd_attention_f32_back_load() : error;

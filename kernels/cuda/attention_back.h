@@ -107,10 +107,10 @@ static inline hd_attention_args hd_back_args_of(const hd_device_attention_back *
     return a;
 }
 
-/* A block's own two tiles, and two places of a turn's. */
-static inline int hd_back_bytes(int width)
+/* A block's own two tiles, and a turn's in two places, or one where there is one turn. */
+static inline int hd_back_bytes(int width, int64_t rows, int has_turns)
 {
-    return (2 * HD_TILE_ELEMS(width) + 4 * HD_BACK_TURN * HD_TILE_STRIDE(width)) * 2;
+    return (2 * (int)rows + (has_turns ? 4 : 2) * HD_BACK_TURN) * HD_TILE_STRIDE(width) * 2;
 }
 
 #ifdef __cplusplus

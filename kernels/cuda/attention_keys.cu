@@ -8,6 +8,8 @@ typedef struct key_sums {
     float dk[HD_DEVICE_MOST_HEAD / 8][4], dv[HD_DEVICE_MOST_HEAD / 8][4];
 } key_sums;
 
+enum { KNOWN_BYTES = 2 * HD_BACK_TURN * (int)sizeof(hd_known_query) };
+
 /* Where a block's tiles lie, and what is held of them. */
 typedef struct key_tiles {
     uint16_t *keys, *values, *places;
@@ -123,12 +125,8 @@ HD_DEV void keys_back(const hd_attention_args *a, heddle_dtype dtype, int width)
     const uint32_t part = p.tile / a->own_tiles;
     const int32_t rows = (int32_t)HD_WARPS * 16, first = (int32_t)(p.tile - part * a->own_tiles) * rows;
     const int32_t row = first + (int32_t)HD_WARP * 16;
-    key_tiles t = {memory,
-                   memory + HD_TILE_ELEMS(width),
-                   memory + 2 * HD_TILE_ELEMS(width),
-                   (hd_known_query *)(memory + 2 * HD_TILE_ELEMS(width) + 4 * HD_BACK_TURN * HD_TILE_STRIDE(width)),
-                   {{0}},
-                   {{0}}};
+    uint16_t *values = memory + rows * HD_TILE_STRIDE(width), *known = values + rows * HD_TILE_STRIDE(width);
+    key_tiles t = {memory, values, known + KNOWN_BYTES / 2, (hd_known_query *)known, {{0}}, {{0}}};
     key_sums sums = {{{0}}, {{0}}};
     hd_tile_ask(t.keys, hd_tokens_at(&a->of.k, &p, p.head, dtype), a->of.k.token, first, p.nk, a->d, rows, width);
     hd_tile_ask(t.values, hd_tokens_at(&a->of.v, &p, p.head, dtype), a->of.v.token, first, p.nk, a->d, rows, width);
@@ -200,11 +198,6 @@ HD_KERNEL(attention_add_chunks_f16, hd_attention_args, a)
 
 enum { ADD_THREADS = 128 };
 
-static int bytes_of(int width)
-{
-    return hd_back_bytes(width) + 2 * HD_BACK_TURN * (int)sizeof(hd_known_query);
-}
-
 /* Of no fewer keys not less. */
 size_t hd_attention_back_bytes(const hd_device_attention *of)
 {
@@ -215,7 +208,8 @@ size_t hd_attention_back_bytes(const hd_device_attention *of)
 }
 
 #define LAUNCH(name, type, width)                                                                                      \
-    HD_TILE_LAUNCH_CASE(name, &a, blocks, threads, bytes_of(width), stream, a.d, type, width)
+    HD_TILE_LAUNCH_CASE(name, &a, blocks, threads, hd_back_bytes(width, rows, has_turns) + KNOWN_BYTES, stream, a.d,   \
+                        type, width)
 
 static int launch_dkv(const hd_device_attention_back *back, void *stream)
 {
@@ -224,6 +218,7 @@ static int launch_dkv(const hd_device_attention_back *back, void *stream)
     const int64_t tiles = (back->of.nk + rows - 1) / rows * chunks;
     const hd_attention_args a = hd_back_args_of(back, tiles);
     const unsigned blocks = hd_attention_blocks(&back->of, tiles, back->of.kv_heads);
+    const int has_turns = back->of.nq > HD_BACK_TURN || a.group > 1;
     if (blocks == 0) {
         return (int)cudaErrorInvalidConfiguration;
     }
@@ -260,7 +255,8 @@ int hd_attention_keys_load(void)
     const int n = (int)(sizeof kernel / sizeof kernel[0]);
     int error = 0;
     for (int i = 0; i < n && error == 0; i++) {
-        error = hd_load_kernel(kernel[i], i < n - 2 ? bytes_of(hd_tile_width[i % 4]) : 0);
+        error = hd_load_kernel(kernel[i],
+                               i < n - 2 ? hd_back_bytes(hd_tile_width[i % 4], HD_TILE_ROWS, 1) + KNOWN_BYTES : 0);
     }
     return error;
 }

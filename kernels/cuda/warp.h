@@ -4,6 +4,7 @@
  *   HD_LANE, HD_WARP, HD_WARPS              thread of the warp, warp of the block, warps of a block
  *   hd_shuffle_xor(value, mask)             the value of lane HD_LANE ^ mask
  *   hd_group_sum(value, n), hd_group_max    of the n lanes beside one another, a power of two: the same bits in each
+ *   hd_any(is)                              1 where it is not 0 in some lane of the warp
  *   hd_sync_warp()                          all lanes; what they stored is seen
  *   hd_mma_bf16(sum, a, b), hd_mma_f16      sum[16][8] += a[16][16] b[16][8], each spread over the lanes: in PTX's
  *                                           words mma.m16n8k16.row.col, sums f32
@@ -49,6 +50,11 @@
 HD_DEV float hd_shuffle_xor(float value, unsigned mask)
 {
     return __shfl_xor_sync(0xffffffffu, value, (int)mask);
+}
+
+HD_DEV int hd_any(int is)
+{
+    return __any_sync(0xffffffffu, is);
 }
 
 HD_DEV void hd_sync_warp(void)

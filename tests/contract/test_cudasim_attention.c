@@ -1,8 +1,8 @@
 /* Attention of kernels/cuda, forward and backward, run by the emulator, against loops in f64: strides in place, fibres
- * of two dims, key lengths, a diagonal, heads that share keys; and a fibre's bits among others, whoever runs when. */
+ * of two dims, key lengths, a diagonal, heads that share keys. */
 #include "on_sim.h"
 
-enum { FIBRES = 6 /* of trials of bits */, ARRAYS = 8, Q = 0, K, V, O, D_O, DQ, DK, DV };
+enum { ARRAYS = 8, Q = 0, K, V, O, D_O, DQ, DK, DV };
 
 typedef struct problem {
     hd_device_attention_back back;
@@ -294,72 +294,6 @@ HD_CASE(keys_behind_the_length_are_not_read)
         free(alone);
         free(among);
         problem_end(&p);
-    }
-}
-
-/* --- bits: some fibres alone, and the same ones among others */
-
-/* dense [fibres][tokens][heads][d] of q, k, v and d_o in one array each; results o, dq, dk, dv */
-static void run(char **out, const hd_device_attention *shape, int64_t fibres, char *const *in)
-{
-    hd_device_attention_back back = {.of = *shape};
-    hd_device_attention *of = &back.of;
-    hd_device_tokens *const all[ARRAYS] = {&of->q, &of->k, &of->v, &of->o, &back.d_o, &back.dq, &back.dk, &back.dv};
-    const int inputs[4] = {Q, K, V, D_O}, outputs[4] = {O, DQ, DK, DV};
-    const int64_t n = fibres * of->nq * of->heads * of->d, row = of->heads * of->d;
-    of->outer = fibres;
-    for (int i = 0; i < ARRAYS; i++) {
-        *all[i] = (hd_device_tokens){sim_array(NULL, of->dtype, n, 0), of->nq * row, 0, row, of->d};
-    }
-    for (int i = 0; i < 4; i++) {
-        OK(cudaMemcpy(all[inputs[i]]->data, in[i], (size_t)n * type_bytes(of->dtype), cudaMemcpyHostToDevice));
-    }
-    of->stats = sim_array(NULL, HEDDLE_F32, 2 * n, 0);
-    back.delta = sim_array(NULL, HEDDLE_F32, n, 0);
-    OK(device->attention(of, NULL));
-    OK(device->attention_back(&back, NULL));
-    for (int i = 0; i < 4; i++) {
-        out[i] = from_sim(all[outputs[i]]->data, of->dtype, n);
-    }
-    for (int i = 0; i < ARRAYS; i++) {
-        OK(cudaFree(all[i]->data));
-    }
-    OK(cudaFree(of->stats));
-    OK(cudaFree(back.delta));
-}
-
-HD_CASE(bits_do_not_depend_on_what_is_beside)
-{
-    begin();
-    for (int round = 0; round < hd_rounds(3); round++) {
-        hd_device_attention of = {
-            .dtype = float_types[(round + 1) % 3], .inner = 1, .heads = 2, .kv_heads = 2, .d = 24, .scale = 0.2f};
-        of.nq = of.nk = of.diagonal = round == 0 ? 66 : 20;
-        const size_t bytes = (size_t)(of.nq * 2 * of.d) * type_bytes(of.dtype); /* of a fibre */
-        char *x[4], *alone[4], *got[4];
-        for (int i = 0; i < 4; i++) {
-            x[i] = random_array(of.dtype, FIBRES * of.nq * 2 * of.d, 1);
-        }
-        run(alone, &of, FIBRES, x);
-        for (int place = 0; place < (round == 0 ? 4 : 12); place++) {
-            const int64_t fibres = between(1, 9), which = below(FIBRES), at = between(0, fibres - 1);
-            char *mixed[4];
-            for (int i = 0; i < 4; i++) {
-                mixed[i] = random_array(of.dtype, fibres * of.nq * 2 * of.d, 1);
-                memcpy(mixed[i] + (size_t)at * bytes, x[i] + (size_t)which * bytes, bytes);
-            }
-            hd_sim_set_reversed(place % 2);
-            run(got, &of, fibres, mixed);
-            for (int i = 0; i < 4; i++) {
-                assert_memory_equal(got[i] + (size_t)at * bytes, alone[i] + (size_t)which * bytes, bytes);
-                free(got[i]);
-                free(mixed[i]);
-            }
-        }
-        for (int i = 0; i < 4; i++) {
-            free(x[i]);
-            free(alone[i]);
-        }
     }
 }
 

@@ -32,6 +32,18 @@ HD_DEV float hd_shuffle_xor(float value, unsigned mask)
     return other;
 }
 
+HD_DEV int hd_any(int is)
+{
+    int any = 0;
+    hd_sim_meet("hd_any", &is, sizeof is);
+    for (unsigned lane = 0; lane < 32; lane++) {
+        int of_lane;
+        memcpy(&of_lane, hd_sim_left_by(lane), sizeof of_lane);
+        any |= of_lane;
+    }
+    return any != 0;
+}
+
 HD_DEV void hd_sync_warp(void)
 {
     hd_sim_sync_warp();

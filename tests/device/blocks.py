@@ -1,6 +1,7 @@
 """What stages of blocks cost on a device, beside the device's own copy and PyTorch, in one process.
 
-    python3 tests/device/blocks.py host | rows | tail | products | temporal | spatial | linear | pair    by HEDDLE_PROBE
+    python3 tests/device/blocks.py host | rows | tail | products | temporal | spatial | linear | pair |
+    compiled    by HEDDLE_PROBE
 
 A line for each thing measured; a ratio above 1 means that heddle is faster. What both compute is compared first. The
 widths are STDiT3's. PROBE_EMULATED=1: small, on the emulated device (tests/device/probe.py). Exit 77: torch or a device
@@ -8,10 +9,12 @@ is missing.
 """
 import ctypes
 import sys
+import time
 
 from probe import EMULATED, DEVICE, NUMBERS, STREAM, Probe, There, alternating, by_turns, check, host_us, settle, torch
 
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 BF16, F32 = NUMBERS[torch.bfloat16], NUMBERS[torch.float32]
 if EMULATED:
@@ -21,7 +24,7 @@ else:
     B, T, S, HEADS, D, TEXT = 2, 32, 3600, 16, 72, 300
     HEIGHTS = (257, 1024, 4096, 65536)
     TEMPORAL = ((16, 7200), (32, 3600), (64, 1800), (128, 900))  # T, S
-    SPATIAL = ((1024, 72), (3600, 72), (3600, 128), (16384, 72))  # S, width of a head
+    SPATIAL = ((1024, 72), (1024, 128), (3600, 72), (3600, 128), (16384, 72))  # S, width of a head
     LATENCY = (16, 1024)
 C, MLP = HEADS * D, 4 * HEADS * D
 LAYERS = {"qkv": (3 * C, C), "proj": (C, C), "fc1": (MLP, C), "fc2": (C, MLP), "kv": (2 * C, C)}  # n, k
@@ -62,7 +65,7 @@ def rows(probe):
     wide, y = random(count, 3 * C), random(count, C, dtype=torch.float32)
     turns = torch.randn(T, D, device=DEVICE, dtype=torch.float32)
     ours = {name: There(probe, tensor) for name, tensor in dict(
-        x=x.clone(), to=torch.zeros_like(x), vector=vector, wide=wide, y=y, dy=random(count, C), turns=turns,
+        x=x.clone(), to=torch.zeros_like(x), vector=vector, wide=wide.clone(), y=y, dy=random(count, C), turns=turns,
         weights=1 + random(2, D, dtype=torch.float32, scale=0.1), dwide=random(count, 3 * C),
         sums=torch.zeros(2, D, device=DEVICE), parts=torch.zeros(PARTS, 2, D, device=DEVICE),
         hidden=random(count, MLP), stats=torch.zeros(count, 2, device=DEVICE)).items()}
@@ -210,7 +213,7 @@ def put_back(o, outer, inner):
     return o.view(outer, inner, heads, n, d).permute(0, 3, 1, 2, 4).contiguous()
 
 
-def attention(probe, what, outer, inner, n, heads, d):
+def attention(probe, what, outer, inner, n, heads, d, by_flash=False):
     qkv = random(outer, n, inner, 3, heads, d)
     o = There(probe, torch.zeros(outer, n, inner, heads, d, device=DEVICE, dtype=torch.bfloat16))
     placed, stats = There(probe, qkv), There(probe, torch.zeros(outer, inner, heads, n, 2, device=DEVICE))
@@ -243,16 +246,26 @@ def attention(probe, what, outer, inner, n, heads, d):
                 call()
         return run
 
-    found = by_turns(ours=ours, permuted=forward(lambda: theirs(qkv)),
-                     bare=forward(lambda: F.scaled_dot_product_attention(*flat)), ours_back=ours_back,
-                     permuted_back=lambda i: torch.autograd.grad(kept, leaf, d_o, retain_graph=True),
-                     bare_back=lambda i: torch.autograd.grad(flat_o, flat, flat_d_o, retain_graph=True))
+    def flash():
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return F.scaled_dot_product_attention(*flat)
+
+    calls = dict(ours=ours, permuted=forward(lambda: theirs(qkv)),
+                 bare=forward(lambda: F.scaled_dot_product_attention(*flat)), ours_back=ours_back,
+                 permuted_back=lambda i: torch.autograd.grad(kept, leaf, d_o, retain_graph=True),
+                 bare_back=lambda i: torch.autograd.grad(flat_o, flat, flat_d_o, retain_graph=True))
+    if by_flash:
+        flash_o = flash()
+        calls.update(flash=forward(flash),
+                     flash_back=lambda i: torch.autograd.grad(flash_o, flat, flat_d_o, retain_graph=True))
+    found = by_turns(**calls)
     flops = 4e-9 * outer * inner * heads * n * n * d
     for way, back, times in (("forward", "", 1), ("backward", "_back", 2.5)):
         mine = found["ours" + back]
         tell(f"{what}, {way}", f"{found['permuted' + back] / mine:.2f} times torch with its permutations",
-             f"{found['bare' + back] / mine:.2f} times its attention alone", f"{mine:.3f} ms",
-             f"{times * flops / mine:.0f} TFLOP/s")
+             f"{found['bare' + back] / mine:.2f} times its attention alone",
+             *([f"{found['flash' + back] / mine:.2f} times its FlashAttention 2"] if by_flash else []),
+             f"{mine:.3f} ms", f"{times * flops / mine:.0f} TFLOP/s")
 
 
 def temporal(probe):
@@ -263,7 +276,7 @@ def temporal(probe):
 def spatial(probe):
     for s, d in SPATIAL:
         frames = max(1, B * T * S // (2 * s))
-        attention(probe, f"spatial: S {s}, d {d}", frames, 1, s, HEADS, d)
+        attention(probe, f"spatial: S {s}, d {d}", frames, 1, s, HEADS, d, by_flash=not EMULATED)
 
 
 # --- linear attention
@@ -349,7 +362,7 @@ class Stage:
                   "cross": ((c, c), (c,), (c, c), (c,), (2 * c, c), (2 * c,))}[kind]
         self.weights = [self.weight(i, shape).to(DEVICE, torch.bfloat16) for i, shape in enumerate(shapes)]
         angle = torch.arange(t)[:, None] * 10000.0 ** (-torch.arange(0, D, 2) / D)
-        self.turn = torch.polar(torch.ones_like(angle), angle).to(DEVICE)
+        self.cos, self.sin = (f(angle).to(DEVICE) for f in (torch.cos, torch.sin))
 
     def weight(self, index, shape):
         import ctypes
@@ -366,8 +379,9 @@ class Stage:
 
     def rotated(self, x):
         """x [..., T, d]"""
-        pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
-        return torch.view_as_real(pairs * self.turn).flatten(-2).to(x.dtype)
+        even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+        turned = torch.stack((even * self.cos - odd * self.sin, even * self.sin + odd * self.cos), -1)
+        return turned.flatten(-2).to(x.dtype)
 
     def mixed_by_torch(self, x):
         b, t, s, c = x.shape
@@ -418,13 +432,16 @@ def graph_of(call):
     return lambda i: graph.replay()
 
 
+def given_to(probe, extent):
+    """x, the vector as a model in bf16 has it and the text; and the three as heddle takes them."""
+    b, _, _, c = extent
+    x, vector, text = random(*extent), random(b, 6, c, dtype=torch.float32, scale=0.3), random(b, TEXT, c).float()
+    return x, vector.to(x.dtype), text, [There(probe, y) for y in (x.clone(), vector, text)]
+
+
 def pair_of(probe, name, extent, trains):
-    b, t, s, c = extent
     stages = stages_of(probe, extent, trains)
-    x = random(*extent)
-    vector, text = random(b, 6, c, dtype=torch.float32, scale=0.3), random(b, TEXT, c, dtype=torch.float32)
-    narrow = vector.to(x.dtype)  # as a model in bf16 has it
-    mine, its_vector, its_text = (There(probe, y) for y in (x.clone(), vector, text))
+    x, narrow, text, (mine, its_vector, its_text) = given_to(probe, extent)
 
     def ours(i, keeps=0):
         for stage in stages:
@@ -457,7 +474,47 @@ def pair_of(probe, name, extent, trains):
         probe.library.probe_block_end(stage.block)
 
 
-def both_ways(probe, name, stages, x, mine, given, narrow, text):
+def compiled_of(probe, name, extent, trains):
+    """The pair beside torch.compile's of the same; what it takes to compile is told, and not counted."""
+    stages = stages_of(probe, extent, trains)
+    x, narrow, text, (mine, *given) = given_to(probe, extent)
+
+    def all_of(y, narrow, text):
+        for stage in stages:
+            y = stage.theirs(y, narrow, text)
+        return y
+
+    compiled = torch.compile(all_of)
+    if trains:
+        both_ways(probe, f"{name}, compiled", stages, x, mine, given, narrow, text, compiled)
+    with torch.no_grad():
+        begin = time.perf_counter()
+        theirs = compiled(x, narrow, text)
+        settle()
+        took_s = time.perf_counter() - begin
+        mine.refill(x)
+        for stage in stages:
+            stage.ours(mine, *given)
+        check(f"compiled {name}", mine.read(), theirs, 2 * WITHIN)
+
+        def ours(i):
+            for stage in stages:
+                stage.ours(mine, *given)
+
+        def torchs(i):
+            with torch.no_grad():
+                compiled(x, narrow, text)
+
+        found = by_turns(ours=ours, torch=torchs, ours_graph=graph_of(ours), torch_graph=graph_of(torchs))
+    tell(f"compiled: {name}, forward",
+         f"{found['torch'] / found['ours']:.3f} times torch.compile's {found['torch']:.3f} ms",
+         f"by graphs {found['torch_graph'] / found['ours_graph']:.3f} times {found['torch_graph']:.3f} ms",
+         f"compiled in {took_s:.0f} s")
+    for stage in stages:
+        probe.library.probe_block_end(stage.block)
+
+
+def both_ways(probe, name, stages, x, mine, given, narrow, text, forward=None):
     gradient, weights = random(*x.shape), [w for stage in stages for w in stage.weights]
     dx = There(probe, gradient.clone())
     for weight in weights:
@@ -471,7 +528,9 @@ def both_ways(probe, name, stages, x, mine, given, narrow, text):
 
     def theirs(i):
         y = leaf = x.detach().requires_grad_()
-        for stage in stages:
+        if forward:
+            y = forward(y, narrow, text)
+        for stage in stages if not forward else ():
             y = stage.theirs(y, narrow, text)
         return torch.autograd.grad(y, [leaf, *weights], gradient)[0]
 
@@ -490,8 +549,16 @@ def pair(probe):
         pair_of(probe, "large", (B, T, S, C), 0)
 
 
+def compiled(probe):
+    if EMULATED:
+        print("not on the emulated device: its ratio would be nothing, and a compiler has much to do")
+        sys.exit(77)
+    compiled_of(probe, "small", (1, *LATENCY, C), 1)
+    compiled_of(probe, "large", (B, T, S, C), 0)
+
+
 def main():
-    ways = {way.__name__: way for way in (host, rows, tail, products, temporal, spatial, linear, pair)}
+    ways = {way.__name__: way for way in (host, rows, tail, products, temporal, spatial, linear, pair, compiled)}
     if len(sys.argv) != 2 or sys.argv[1] not in ways:
         print(__doc__)
         return 2

@@ -42,7 +42,7 @@ export CUDA_DEVICE_MAX_CONNECTIONS=32 # docs/gpu.md, "Room on a device"
 nccl=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null) # of PyTorch's wheels
 LD_LIBRARY_PATH=$LD_LIBRARY_PATH${nccl:+:$nccl}
 export HEDDLE_TEST_DEVICE=cuda HEDDLE_REQUIRE_DEVICE=1
-: "${HEDDLE_TEST_ROUNDS:=25}"
+: "${HEDDLE_TEST_ROUNDS:=8}" # percent: ranks that are processes take turns on a GPU
 export HEDDLE_TEST_ROUNDS
 if [ $emulator = 1 ]; then
     HEDDLE_MODULE_PATH=$pack/emulator
@@ -123,18 +123,22 @@ if needs_gpu "questions 6 7 8"; then
     step 60 "questions 6 7 8" env LD_LIBRARY_PATH="$their_libraries" python3 "$here/tests/device/peers.py" --questions
     [[ "questions 6 7 8" =~ $only ]] && row "questions 6 7 8" "$said"
 fi
-sanitized() { # NAME TOOL COMMAND...: no kernel waits for another one there
+sanitized() { # LIMIT_S NAME TOOL COMMAND...: no kernel waits for another one there
+    local limit_s=$1
+    shift
     needs_gpu "$1" || return 0
     if command -v compute-sanitizer >/dev/null; then
-        tell 60 "$1" env HEDDLE_DEVICE_SYNC=events compute-sanitizer --tool "$2" --error-exitcode 9 "${@:3}"
+        tell "$limit_s" "$1" env HEDDLE_DEVICE_SYNC=events compute-sanitizer --tool "$2" --error-exitcode 9 "${@:3}"
     elif [[ $1 =~ $only ]]; then
         row "$1" "not here: no compute-sanitizer"
     fi
 }
-step_of_tiny=(heddle run "$here/tests/golden/tiny.yaml" --size t=5,s=70 --layers 1 --device cuda --backward)
-sanitized "question 10, sanitizer" memcheck heddle verify --random 10 --ranks 4 --device cuda --wire peer
-sanitized "blocks under memcheck" memcheck "${step_of_tiny[@]}" --ranks 2 --method '*=ring' --dtype bf16
-sanitized "blocks under racecheck" racecheck "${step_of_tiny[@]}" --ranks 1 # f32: cuBLAS's own kernels for bf16 do not pass
+step_of_tiny=(heddle run "$here/tests/golden/tiny.yaml" --layers 1 --device cuda --backward)
+sanitized 60 "question 10, sanitizer" memcheck heddle verify --random 10 --ranks 4 --device cuda --wire peer
+sanitized 60 "blocks under memcheck" memcheck "${step_of_tiny[@]}" --size t=5,s=70,c=64 --ranks 2 \
+    --method '*=ring' --dtype bf16
+# More than a minute also where rows are few; f32: cuBLAS's own kernels for bf16 do not pass.
+sanitized 180 "blocks under racecheck" racecheck "${step_of_tiny[@]}" --size t=3,s=20,l=5 --ranks 1
 needs_gpu "question 11, bytes of DRAM" &&
     if command -v ncu >/dev/null; then
         tell 60 "question 11, bytes of DRAM" ncu --clock-control none \
@@ -242,10 +246,10 @@ for transport in threads shm; do
 done
 
 # What stages cost beside the device's copy and PyTorch, a line of the table each.
-for subject in host rows tail products temporal spatial linear pair; do
+for subject in host rows tail products temporal spatial linear pair compiled; do
     needs_device "blocks: $subject" || continue
     [[ "blocks: $subject" =~ $only ]] || continue
-    step $((emulator ? 240 : 60)) "blocks: $subject" env LD_LIBRARY_PATH="$pack/lib:$their_libraries" \
+    step $((emulator ? 240 : 90)) "blocks: $subject" env LD_LIBRARY_PATH="$pack/lib:$their_libraries" \
         HEDDLE_PROBE="$pack/lib/libheddle_probe.so" PROBE_EMULATED=$emulator "${HEDDLE_TEST_PYTHON:-python3}" "$here/tests/device/blocks.py" $subject
     if [ $? = 0 ]; then
         tee -a "$table" <<<"$said"

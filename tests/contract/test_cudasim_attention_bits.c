@@ -1,0 +1,122 @@
+/* Attention of kernels/cuda, run by the emulator: the bits of a fibre among others, whoever runs when, and of a query
+ * beside others. */
+#include "on_sim.h"
+
+enum { FIBRES = 6, ARRAYS = 8, Q = 0, K, V, O, D_O, DQ, DK, DV };
+
+/* dense [fibres][tokens][heads][d] of q, k, v and d_o in one array each; results o, dq, dk, dv */
+static void run(char **out, const hd_device_attention *shape, int64_t fibres, char *const *in)
+{
+    hd_device_attention_back back = {.of = *shape};
+    hd_device_attention *of = &back.of;
+    hd_device_tokens *const all[ARRAYS] = {&of->q, &of->k, &of->v, &of->o, &back.d_o, &back.dq, &back.dk, &back.dv};
+    const int inputs[4] = {Q, K, V, D_O}, outputs[4] = {O, DQ, DK, DV};
+    const int64_t n = fibres * of->nq * of->heads * of->d, row = of->heads * of->d;
+    of->outer = fibres;
+    for (int i = 0; i < ARRAYS; i++) {
+        *all[i] = (hd_device_tokens){sim_array(NULL, of->dtype, n, 0), of->nq * row, 0, row, of->d};
+    }
+    for (int i = 0; i < 4; i++) {
+        OK(cudaMemcpy(all[inputs[i]]->data, in[i], (size_t)n * type_bytes(of->dtype), cudaMemcpyHostToDevice));
+    }
+    of->stats = sim_array(NULL, HEDDLE_F32, 2 * n, 0);
+    back.delta = sim_array(NULL, HEDDLE_F32, n, 0);
+    OK(device->attention(of, NULL));
+    OK(device->attention_back(&back, NULL));
+    for (int i = 0; i < 4; i++) {
+        out[i] = from_sim(all[outputs[i]]->data, of->dtype, n);
+    }
+    for (int i = 0; i < ARRAYS; i++) {
+        OK(cudaFree(all[i]->data));
+    }
+    OK(cudaFree(of->stats));
+    OK(cudaFree(back.delta));
+}
+
+HD_CASE(bits_do_not_depend_on_what_is_beside)
+{
+    begin();
+    for (int round = 0; round < hd_rounds(3); round++) {
+        hd_device_attention of = {
+            .dtype = float_types[(round + 1) % 3], .inner = 1, .heads = 2, .kv_heads = 2, .d = 24, .scale = 0.2f};
+        of.nq = of.nk = of.diagonal = round == 0 ? 66 : 20;
+        const size_t bytes = (size_t)(of.nq * 2 * of.d) * type_bytes(of.dtype); /* of a fibre */
+        char *x[4], *alone[4], *got[4];
+        for (int i = 0; i < 4; i++) {
+            x[i] = random_array(of.dtype, FIBRES * of.nq * 2 * of.d, 1);
+        }
+        run(alone, &of, FIBRES, x);
+        for (int place = 0; place < (round == 0 ? 4 : 12); place++) {
+            const int64_t fibres = between(1, 9), which = below(FIBRES), at = between(0, fibres - 1);
+            char *mixed[4];
+            for (int i = 0; i < 4; i++) {
+                mixed[i] = random_array(of.dtype, fibres * of.nq * 2 * of.d, 1);
+                memcpy(mixed[i] + (size_t)at * bytes, x[i] + (size_t)which * bytes, bytes);
+            }
+            hd_sim_set_reversed(place % 2);
+            run(got, &of, fibres, mixed);
+            for (int i = 0; i < 4; i++) {
+                assert_memory_equal(got[i] + (size_t)at * bytes, alone[i] + (size_t)which * bytes, bytes);
+                free(got[i]);
+                free(mixed[i]);
+            }
+        }
+        for (int i = 0; i < 4; i++) {
+            free(x[i]);
+            free(alone[i]);
+        }
+    }
+}
+
+/* o of the last `nq` queries of `q`, of one fibre and head, and of all keys. */
+static char *of_last(const hd_device_attention *shape, int64_t all, int64_t nq, char *const *there)
+{
+    hd_device_attention of = *shape;
+    const int64_t bytes = type_bytes(of.dtype);
+    void *o = sim_array(NULL, of.dtype, nq * of.d, 0);
+    of.nq = nq;
+    of.q = (hd_device_tokens){there[Q] + (all - nq) * of.d * bytes, 0, 0, of.d, 0};
+    of.k = (hd_device_tokens){there[K], 0, 0, of.d, 0};
+    of.v = (hd_device_tokens){there[V], 0, 0, of.d, 0};
+    of.o = (hd_device_tokens){o, 0, 0, of.d, 0};
+    OK(device->attention(&of, NULL));
+    char *out = from_sim(o, of.dtype, nq * of.d);
+    OK(cudaFree(o));
+    return out;
+}
+
+/* Maxima that grow at other keys than its neighbours': of few keys and of many, of narrow heads and of wide ones. */
+HD_CASE(a_query_has_its_bits_beside_any_other)
+{
+    begin();
+    for (int round = 0; round < 12; round++) {
+        const int64_t d = round % 3 == 0 ? 128 : round % 3 == 1 ? 88 : 72, all = 40, nk = round < 8 ? 200 : 60;
+        const hd_device_attention of = {.dtype = float_types[1 + round % 2],
+                                        .outer = 1,
+                                        .inner = 1,
+                                        .heads = 1,
+                                        .kv_heads = 1,
+                                        .nk = nk,
+                                        .d = d,
+                                        .scale = 1.3f,
+                                        .diagonal = nk};
+        const size_t row = (size_t)(d * type_bytes(of.dtype));
+        char *there[3];
+        for (int i = Q; i <= V; i++) {
+            char *x = random_array(of.dtype, (i == Q ? all : nk) * d, 1);
+            there[i] = sim_array(NULL, of.dtype, (i == Q ? all : nk) * d, 0);
+            OK(cudaMemcpy(there[i], x, (size_t)(i == Q ? all : nk) * row, cudaMemcpyHostToDevice));
+            free(x);
+        }
+        char *whole = of_last(&of, all, all, there);
+        for (int64_t nq = 1; nq < all; nq += between(1, 7)) {
+            char *some = of_last(&of, all, nq, there);
+            assert_memory_equal(some, whole + (size_t)(all - nq) * row, (size_t)nq * row);
+            free(some);
+        }
+        free(whole);
+        for (int i = Q; i <= V; i++) {
+            OK(cudaFree(there[i]));
+        }
+    }
+}
