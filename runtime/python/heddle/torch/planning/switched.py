@@ -95,7 +95,7 @@ class _Steps:
     def _arguments(self, call: Call, mine: Optional[str]) -> "Steps":
         steps: Any = []
         for at in self.draft.tensors(call, "given"):
-            before = {self.leaves[source] for source in at.passed.stages}
+            before = {self.leaves.get(source) for source in at.passed.stages}  # others have the whole
             if len(before) > 1:
                 raise UnsupportedError(f"'{at.passed.name}' of '{call.module}' comes from stages that are cut along "
                                        f"{' and '.join(sorted(map(str, before)))}")
