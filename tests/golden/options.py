@@ -57,7 +57,6 @@ CLI = {
     "verify linear-attention": ["verify", "linear-attention", LINEAR],
     "bench attention": ["bench", "attention", SOFTMAX, "--seconds", "0", "--method", "ring"],
     "bench linear-attention": ["bench", "linear-attention", LINEAR, "--seconds", "0"],
-    "bench products": ["bench", "products", MODEL, "--size", "t=3,s=9", "--seconds", "0"],
 }
 
 
@@ -104,14 +103,9 @@ def code(answer, _):
     return answer[0]
 
 
-def samples(answer):
-    said = json.loads(answer[1])
-    return said["samples"] if "samples" in said else sum(row["samples"] for row in said["products"])
-
-
 def spends(least, more, lasted_s, wanted_s):
     """More samples than in no time, or as long as was asked for: on a busy machine the least may take longer."""
-    return samples(more) > samples(least) or lasted_s >= wanted_s
+    return field("samples")(more, None) > field("samples")(least, None) or lasted_s >= wanted_s
 
 
 def whole(answer, _):
@@ -365,25 +359,6 @@ TABLE.update(
         ("bench linear-attention", "iterations"): (["--json"], ["--json", "--iterations", "17"], field("samples")),
     }
 )
-# Sizes of products, and who makes them.
-PRODUCTS = lambda a, _: [  # noqa: E731
-    [row[key] for key in ("rows", "in", "out", "dtype")] for row in json.loads(a[1])["products"]
-]
-LAYER = ["-", "--rows", "5", "--in", "7", "--out", "9", "--seconds", "0", "--json"]
-for option, first, second, reads in (
-    ("ranks", ["--json"], ["--json", "-n", "2"], PRODUCTS),
-    ("mesh", ["--json"], ["--json", "--mesh", "a=3"], PRODUCTS),
-    ("size", ["--json"], ["--json", "--size", "c=24,heads=2"], PRODUCTS),
-    ("rows", ["--json"], ["--json", "--rows", "5"], PRODUCTS),
-    ("in", LAYER, [*LAYER, "--in", "8"], PRODUCTS),
-    ("out", LAYER, [*LAYER, "--out", "8"], PRODUCTS),
-    ("dtype", ["--json"], ["--json", "--dtype", "bf16"], PRODUCTS),
-    ("threads", ["--json"], ["--json", "--threads", "2"], field("threads")),
-    ("device", [], ["--device", "cuda:99"], code),
-    ("seconds", ["--json"], ["--json", "--seconds"], spends),
-    ("json", [], ["--json"], out(r"^\{")),
-):
-    TABLE["bench products", option] = (first, second, reads)
 # Seeds of random problems, besides those of values; and refusals.
 MORE = [
     (
@@ -415,7 +390,7 @@ MORE = [
     ("plan", ["--mesh", "sp=2"], ["--mesh", "sp=2", "--method", "ring"], Fails(2, "methods must look like")),
 ]
 for command, base in CLI.items():  # where ranks run
-    if command.split()[0] in (*PLANNING, "diff", "presets", "import") or command == "bench products":
+    if command.split()[0] in (*PLANNING, "diff", "presets", "import"):
         continue
     ranks = ["--ranks", "2"] if command == "run" else []
     large = {
@@ -500,9 +475,9 @@ def try_line(command, option, first, second, reads):
 
 def main():
     wrong, told = [], set()
-    run(["plan", MODEL, "--mesh", "sp=2", "-o", SAVED])
+    within.answer([HEDDLE, "plan", MODEL, "--mesh", "sp=2", "-o", SAVED], 300)
     for command in CLI:
-        for option in re.findall(r"(?m)^  --([a-z-]+)", run(command.split() + ["--help"])[1]):
+        for option in re.findall(r"(?m)^  --([a-z-]+)", within.answer([HEDDLE, *command.split(), "--help"], 300)):
             told.add((command, option))
             if option != "help" and (command, option) not in TABLE:
                 wrong.append(f"{command} --{option}: no line says what it does")
