@@ -7,6 +7,12 @@ enum { LATE_MS = 300, MANY = 30 };
 
 static _Atomic int is_over;
 
+/* A plan's deadline, which creating it has, too. */
+static int64_t late_ms(void)
+{
+    return hd_test_limit_ns(LATE_MS / 1e3) / 1000000;
+}
+
 /* The stream ends, and heddle says why. */
 static heddle_status ends_late(heddle_comm *comm, void *stream)
 {
@@ -32,7 +38,7 @@ static heddle_status several_wait(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
     own_stream o;
-    HD_TRY(own_set_up_line(&o, comm, arg, LATE_MS));
+    HD_TRY(own_set_up_line(&o, comm, arg, late_ms()));
     HD_TRY(heddle_comm_barrier(comm));
     if (heddle_comm_rank(comm) == 0) {
         for (int i = 0; i < 2; i++) {
@@ -68,7 +74,7 @@ static heddle_status two_streams(heddle_comm *comm, void *arg)
     HD_TRY(heddle_mesh_parse(&mesh, "[a=2 b=2]"));
     for (int i = 0; i < 2; i++) {
         HD_TRY(heddle_comm_axis_group(&group[i], comm, &mesh, i));
-        HD_TRY(own_set_up(&o[i], group[i], i == 0 ? LATE_MS : 0));
+        HD_TRY(own_set_up(&o[i], group[i], i == 0 ? late_ms() : 0));
     }
     HD_TRY(heddle_comm_barrier(comm));
     if (rank == 0) {
@@ -100,16 +106,16 @@ static heddle_status many_wait(heddle_comm *comm, void *arg)
 {
     heddle_status st = HEDDLE_OK;
     own_stream o;
-    const int late_ms = (int)(hd_test_limit_ns(LATE_MS / 1e3) / 1000000); /* each has to be in time */
+    const int64_t within_ms = late_ms(); /* each has to be in time */
     (void)arg;
-    HD_TRY(own_set_up(&o, comm, late_ms));
+    HD_TRY(own_set_up(&o, comm, within_ms));
     device_fill(&o.f, 5);
     HD_TRY(device_copy_now(comm, o.f.src, o.f.sent, sizeof o.f.sent));
     o.sim.hold(o.stream);
     for (int i = 0; i < MANY; i++) {
         HD_TRY(heddle_reshard_execute(o.f.reshard, o.f.src, o.f.dst, o.stream));
     }
-    usleep(2 * (unsigned)late_ms * 1000);
+    usleep(2 * (useconds_t)within_ms * 1000);
     HD_TRY(heddle_comm_poll(comm));
     HD_TRY(heddle_comm_barrier(comm));
     o.sim.release();
@@ -147,7 +153,7 @@ static heddle_status is_left(heddle_comm *comm, void *arg)
     int rank = heddle_comm_rank(comm);
     CHECK(l->sim.set_device(rank) == 0 && l->sim.init(&nccl, 2, l->id, rank) == 0);
     HD_TRY(heddle_comm_lend_nccl(comm, "cuda:current", nccl));
-    HD_TRY(own_set_up_line(&o, comm, l->line, l->fails_half_way ? 0 : LATE_MS)); /* it may wait for a better reason */
+    HD_TRY(own_set_up_line(&o, comm, l->line, l->fails_half_way ? 0 : late_ms())); /* it may wait for a better reason */
     HD_TRY(heddle_comm_barrier(comm));
     int64_t began_ns = hd_now_ns();
     if (rank == 0 && l->fails_half_way) {
