@@ -111,22 +111,18 @@ void hd_search_drop_through(int *is_empty, hd_search *s, const double *through, 
 static heddle_status price_walk(int64_t *whole, int *fits, hd_search *s, const hd_walk *walk)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_priced *edge = NULL;
-    hd_priced last;
+    hd_priced edge;
     *whole = 0;
     *fits = 1;
-    for (int i = 0; i < s->nsteps; i++) {
-        const hd_row *row = &s->row[s->row_of[i]];
-        const int from = i > 0 ? walk->state[i - 1] : s->prologue, to = walk->state[i];
-        *whole = hd_add_saturated(*whole, row->way[row->first[to]].price.cost.part[0]);
-        if (from >= 0 && from != to) {
-            HD_TRY(hd_search_edge_price(&edge, s, i, from, to));
-            *whole = hd_add_saturated(*whole, edge->cost.part[0]);
-            *fits = *fits && edge->need <= s->cap;
+    for (int i = 0; i <= s->nsteps; i++) {
+        HD_TRY(hd_search_edge_of(&edge, s, walk, i));
+        *whole = hd_add_saturated(*whole, edge.cost.part[0]);
+        *fits = *fits && edge.need <= s->cap;
+        if (i < s->nsteps) {
+            const hd_row *row = &s->row[s->row_of[i]];
+            *whole = hd_add_saturated(*whole, row->way[row->first[walk->state[i]]].price.cost.part[0]);
         }
     }
-    HD_TRY(hd_search_last_price(&last, s, walk->state[s->nsteps - 1]));
-    *whole = hd_add_saturated(*whole, last.cost.part[0]);
 out:
     return st;
 }
@@ -165,19 +161,12 @@ typedef struct few {
     double most;            /* what the walk that is looked for must not be above */
 } few;
 
-/* *is_empty: no walk is at or below the limit. */
-static heddle_status keep_few(int *is_empty, few *f, double limit)
-{
-    hd_search_drop_through(is_empty, f->s, f->through, limit);
-    return *is_empty ? HEDDLE_OK : hd_near_tell_admitted(&f->near);
-}
-
 /* Is there no walk below the bound? Where some were priced, the best of them is the most that is looked at. */
 static heddle_status look_below(int *is_hopeless, hd_walk *room, few *f, const hd_cost *bound)
 {
     heddle_status st = HEDDLE_OK;
     int64_t found = bound->part[0];
-    HD_TRY(keep_few(is_hopeless, f, f->most));
+    hd_search_drop_through(is_hopeless, f->s, f->through, f->most);
     HD_TRY(*is_hopeless ? HEDDLE_OK : hd_search_hope(is_hopeless, &found, room, f->s, bound));
     f->most = (double)found;
     room->cost = room->second = hd_cost_none;
@@ -195,7 +184,7 @@ static heddle_status grow(hd_walk *out, int *is_done, few *f, hd_walk_kind kind)
         const double limit = f->floor * (1 + slack) < f->most ? f->floor * (1 + slack) : f->most;
         out->cost = out->second = hd_cost_none;
         int is_empty = 0;
-        HD_TRY(keep_few(&is_empty, f, limit));
+        hd_search_drop_through(&is_empty, f->s, f->through, limit);
         HD_TRY(is_empty ? HEDDLE_OK : hd_search_walk(out, f->s, kind));
         f->most = (double)found->part[0] < f->most ? (double)found->part[0] : f->most;
         *is_done = limit >= f->most;
@@ -232,19 +221,21 @@ heddle_status hd_search_walk_few(hd_walk *out, int *is_done, hd_search *s, hd_wa
     HD_TRY(remember(&f.all, s));
     if (hd_near_applies(s)) {
         HD_TRY(hd_near_open(&f.near, s, 0));
-        HD_TRY(hd_near_floor(&f.floor, &f.near, f.most + 1));
+        HD_TRY(hd_near_floor(&f.floor, &f.near, f.most + 1, 0));
         HD_TRY(f.floor > 0 && f.floor <= f.most ? find_through(&f.through, &f.near) : HEDDLE_OK);
     }
     if (f.floor > f.most) {
         out->cost = out->second = hd_cost_none;
         *is_done = 1;
     } else if (f.through != NULL) {
+        s->near = &f.near;
         HD_TRY(bound != NULL ? look_below(is_done, out, &f, bound) : HEDDLE_OK);
         st = grow(out, is_done, &f, kind);
     } else if (bound == NULL && s->nstates > 2 * NARROW_STATES) {
         st = drop_hopeless(out, s, &f.all);
     }
 out:
+    s->near = NULL;
     hd_near_close(&f.near);
     hd_free(f.through);
     forget(&f.all, s);
@@ -262,7 +253,7 @@ heddle_status hd_search_near_floor(int64_t *out, double **through, hd_search *s,
     }
     if (!is_empty && hd_near_applies(s)) {
         HD_TRY(hd_near_open(&near, s, hd_near_is_rough(s)));
-        HD_TRY(hd_near_floor(&floor, &near, (double)bound));
+        HD_TRY(hd_near_floor(&floor, &near, (double)bound, 1));
         HD_TRY(floor > 0 && floor < (double)bound ? find_through(through, &near) : HEDDLE_OK);
     }
 out:

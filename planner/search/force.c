@@ -128,3 +128,13 @@ int hd_search_forced(const hd_search *s, int step)
     }
     return found;
 }
+
+int hd_search_repeats(const hd_search *s)
+{
+    for (int i = 0; i < s->nforces; i++) {
+        if (s->force[i].repetition >= 0) {
+            return 0;
+        }
+    }
+    return 1;
+}

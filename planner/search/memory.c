@@ -156,15 +156,9 @@ heddle_status hd_search_need(int64_t *out, hd_search *s, const hd_walk *walk)
     int64_t kept = 0;
     *out = 0;
     for (int i = 0; i <= s->nsteps; i++) {
-        int before = i > 0 ? walk->state[i - 1] : s->prologue;
-        hd_priced own = {0};
-        const hd_priced *edge = &own;
-        if (i == s->nsteps) {
-            HD_TRY(hd_search_last_price(&own, s, before));
-        } else if (before >= 0 && before != walk->state[i]) {
-            HD_TRY(hd_search_edge_price(&edge, s, i, before, walk->state[i]));
-        }
-        *out = larger(*out, hd_add_saturated(kept, edge->need));
+        hd_priced edge, own;
+        HD_TRY(hd_search_edge_of(&edge, s, walk, i));
+        *out = larger(*out, hd_add_saturated(kept, edge.need));
         if (i < s->nsteps) {
             HD_TRY(hd_search_stage_price(&own, s, s->row[s->row_of[i]].stage, walk->state[i], walk->method[i]));
             *out = larger(*out, hd_add_saturated(kept, own.need));

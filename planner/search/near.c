@@ -43,7 +43,8 @@ static void add_costs(double *here, const hd_near *w, int step)
 }
 
 /* What every state costs more than some repetitions ago, at least: so it goes on, for a step adds the same to all, and
- * keeps what is less less. *is_steady: exactly so. 0: other states were reached. */
+ * keeps what is less less. Of edges that were looked at meanwhile more is known than then, never less: what is known in
+ * the end adds at least as much. *is_steady: exactly so. 0: other states were reached. */
 static int repeats(double *drift, int *is_steady, const double *now, const double *then, int n)
 {
     double least = INFINITY, most = -INFINITY;
@@ -62,13 +63,14 @@ static int repeats(double *drift, int *is_steady, const double *now, const doubl
     return least < INFINITY;
 }
 
-/* The number of repetitions of which most is known: the best walk may need two or three to come round. */
+/* The number of repetitions of which most is known: the best walk may need two or three to come round. Where something
+ * is forced in one of them, those that were not walked may be cheaper than those that were: then nothing is known. */
 static int find_cycle(int *is_steady, const hd_near *w, hd_near_walks *walked, int stage)
 {
     const double *now = at(w, walked->cost, walked->done - 1, stage);
     walked->cycle = 0;
     *is_steady = 0;
-    for (int c = 1; c < walked->done && !*is_steady; c++) {
+    for (int c = 1; hd_search_repeats(w->s) && c < walked->done && !*is_steady; c++) {
         double drift = 0;
         if (repeats(&drift, is_steady, now, at(w, walked->cost, walked->done - 1 - c, stage), w->n) &&
             (walked->cycle == 0 || *is_steady || drift * walked->cycle > walked->drift * c)) {
@@ -201,32 +203,11 @@ static void pass_all(double *through, hd_near *w)
     }
 }
 
-heddle_status hd_near_tell_admitted(hd_near *w)
-{
-    heddle_status st = HEDDLE_OK;
-    const hd_search *s = w->s;
-    for (int k = 0; k < w->nsteps; k++) {
-        const int step = w->step[k];
-        const hd_row *from = &s->row[s->row_of[step - 1]], *to = &s->row[s->row_of[step]];
-        for (int i = 0; i < from->nadmitted; i++) {
-            for (int l = 0; l < to->nadmitted; l++) {
-                HD_TRY(hd_near_tell(w, step % s->m->nstages, from->admitted[i], to->admitted[l]));
-            }
-        }
-    }
-out:
-    return st;
-}
-
 int hd_near_applies(const hd_search *s)
 {
     const double edges = (double)s->nwidths * s->nlayouts * s->nlayouts;
-    int is_steady = 1;
-    for (int i = 0; i < s->nforces; i++) {
-        is_steady = is_steady && s->force[i].repetition < 0;
-    }
     return s->aim.is_time && s->is_monotone && hd_pricer_nests(&s->pricer) && s->nstates > FEW && edges < EDGES_MAX &&
-           (is_steady || s->m->repeat <= HD_NEAR_REPETITIONS);
+           (hd_search_repeats(s) || s->m->repeat <= HD_NEAR_REPETITIONS);
 }
 
 int hd_near_is_rough(const hd_search *s)
@@ -238,14 +219,18 @@ int hd_near_is_rough(const hd_search *s)
     return is_idle && s->nstates > MANY && hd_near_applies(s);
 }
 
-/* First by what the first rank receives; where that is below the bound, by all of the few ranks. */
-heddle_status hd_near_floor(double *floor, hd_near *w, double bound)
+/* First by what the first rank receives, where that may be enough; where it is below the bound, by all of the few
+ * ranks. */
+heddle_status hd_near_floor(double *floor, hd_near *w, double bound, int is_first)
 {
     heddle_status st = HEDDLE_OK;
-    int is_known = 0;
-    HD_TRY(walk_all(&is_known, w, &w->to, 0, bound));
-    *floor = is_known ? least_of_all(w, &w->to) : 0;
-    if (is_known && *floor < bound) {
+    int is_known = is_first;
+    *floor = 0;
+    if (is_first) {
+        HD_TRY(walk_all(&is_known, w, &w->to, 0, bound));
+        *floor = is_known ? least_of_all(w, &w->to) : 0;
+    }
+    if (!is_first || (is_known && *floor < bound)) {
         HD_TRY(walk_all(&is_known, w, &w->from, 1, bound));
         *floor = is_known ? least_of_all(w, &w->from) : *floor;
     }

@@ -61,8 +61,9 @@ typedef struct hd_near {
     double *covers;    /* [levels.count + 1][ndims][n] of a dim what the first rank has, what its sets have together */
     double *lacks;     /* [levels.count + 1][n] */
     double *edge;      /* [nwidths][n][n] between those that are wanted: never above */
-    char *is_refined;  /* [n] edges from it are looked at in full */
+    char *is_full;     /* as many: are looked at in full */
     double *behind;    /* [n] */
+    double *sum;       /* [n] */
     hd_near_walks to, from;
     double *through; /* [nrows][n] what no walk through a class of a row is below */
 } hd_near;
@@ -82,23 +83,19 @@ heddle_status hd_near_first(double *edge, hd_near *near, double row_bytes);
 double hd_near_row_bytes(const hd_near *near, int stage);
 /* What an edge of rows of so many bytes between two classes costs at least. */
 heddle_status hd_near_edge(double *out, hd_near *near, double row_bytes, int from, int to);
-/* The edges from a class are looked at in full. */
-heddle_status hd_near_refine(hd_near *near, int from);
-/* lacks[1] and on: what is sent or received by the links of every level at most by one of the few ranks; change[] is
- * set. */
-void hd_near_moved_most(hd_near *near, int from);
-/* The search knows as much of an edge between two of its layouts from now on. */
-heddle_status hd_near_tell(hd_near *near, int stage, int from, int to);
+/* An edge before a stage is looked at in full, if it was not. */
+heddle_status hd_near_look(hd_near *near, int stage, int from, int to);
+/* One more than what an edge between two of the search's layouts costs at least; 0: it is not known of these. */
+heddle_status hd_near_tell(int64_t *out, hd_near *near, int stage, int from, int to);
 /* near_steps.c: here[b] = the least of before[a] + the edge before `stage` from a. */
 void hd_near_go_on(double *here, const double *before, const hd_near *near, int stage);
 /* here[a] = the least of the edge before `stage` to b + near->behind[b], where own[a] is admitted. in_full: of edges
  * that are refined. */
 heddle_status hd_near_go_back(double *here, hd_near *near, int stage, const double *own, int in_full);
-/* near.c: what no walk is below, 0: not known; looked for as far as it may be below the bound. */
-heddle_status hd_near_floor(double *floor, hd_near *near, double bound);
+/* near.c: what no walk is below, 0: not known; looked for as far as it may be below the bound. is_first: of this search
+ * no floor was above it yet. */
+heddle_status hd_near_floor(double *floor, hd_near *near, double bound, int is_first);
 /* Where it is, through[nrows][nstates]: what no walk through a state of a row is below; 0: not known. */
 int hd_near_through(double *through, hd_near *near);
-/* Edges between states that are admitted: of them the search knows all that there is. */
-heddle_status hd_near_tell_admitted(hd_near *near);
 
 #endif

@@ -160,32 +160,31 @@ out:
     return st;
 }
 
-/* What two layouts do to a dim, as rank `r` of the few sees it: as the first one does, along an axis that cuts nothing
- * of it. An axis cuts it before, before and behind, behind alone, with another dim cut before or none, or never. */
-static const hd_near_part *part_of(hd_near *w, int r, int d, const hd_near_view *from, const hd_near_view *to)
+/* What two layouts do to a dim: an axis cuts it before, before and behind, behind alone, with another dim cut before or
+ * none, or never. */
+static unsigned way_of(const hd_near *w, unsigned shards, unsigned a, unsigned b)
 {
-    const unsigned a = from->cuts[d], b = to->cuts[d], other = b & ~a & from->shards;
-    const unsigned way = w->power[a & ~b] + 2 * w->power[a & b] + 3 * w->power[other] + 4 * w->power[b & ~a & ~other];
-    r = ((a | b) >> r & 1) != 0 ? r : 0;
-    hd_near_part *p = &w->part[((unsigned)r * (unsigned)w->ndims + (unsigned)d) * w->nways + way];
-    if (!p->is_known) {
-        hd_edge_part made;
-        hd_edge_part_at(&made, &w->s->m->shape, &w->s->mesh, &w->levels, from->layout, to->layout, w->dim[d],
-                        w->coords[r]);
-        p->is_known = 1;
-        p->own = (double)made.own;
-        for (int l = 0; l < w->levels.count; l++) {
-            p->moved.x[2 * l] = (double)made.sent[l];
-            p->moved.x[2 * l + 1] = (double)made.received[l];
-        }
-    }
-    return p;
+    const unsigned other = b & ~a & shards;
+    return w->power[a & ~b] + 2 * w->power[a & b] + 3 * w->power[other] + 4 * w->power[b & ~a & ~other];
 }
 
-/* most[l * n]: elements by the links of level l, raised to what one rank sends or receives: the product of what two
- * layouts do to every dim. `levels` is a constant where this is called, so that compilers unroll the loops. */
-static inline void raise_to(double *most, size_t n, const hd_near *w, const hd_near_part *const part[],
-                            const double *copies, int levels)
+static void make_part(hd_near_part *p, const hd_near *w, int r, int d, const heddle_layout *from,
+                      const heddle_layout *to)
+{
+    hd_edge_part made;
+    hd_edge_part_at(&made, &w->s->m->shape, &w->s->mesh, &w->levels, from, to, w->dim[d], w->coords[r]);
+    p->is_known = 1;
+    p->own = (double)made.own;
+    for (int l = 0; l < w->levels.count; l++) {
+        p->moved.x[2 * l] = (double)made.sent[l];
+        p->moved.x[2 * l + 1] = (double)made.received[l];
+    }
+}
+
+/* most[l]: elements by the links of level l, raised to what one rank sends or receives: the product of what two layouts
+ * do to every dim. `levels` is a constant where this is called, so that compilers unroll the loops. */
+static inline void raise_to(double *most, const hd_near *w, const hd_near_part *const part[], const double *copies,
+                            int levels)
 {
     double moved[2 * HD_LEVELS], own = 1;
     for (int i = 0; i < 2 * levels; i++) {
@@ -197,11 +196,11 @@ static inline void raise_to(double *most, size_t n, const hd_near *w, const hd_n
             moved[i] *= part[d]->moved.x[i];
         }
     }
-    for (int l = 0; l < levels; l++, most += n) {
+    for (int l = 0; l < levels; l++) {
         const double sent = moved[2 * l] - (l > 0 ? moved[2 * l - 2] : own);
         const double received = moved[2 * l + 1] - (l > 0 ? moved[2 * l - 1] : own);
-        *most = sent > *most ? sent : *most;
-        *most = received > *most ? received : *most;
+        most[l] = sent > most[l] ? sent : most[l];
+        most[l] = received > most[l] ? received : most[l];
     }
 }
 
@@ -212,46 +211,35 @@ static unsigned looked_along(const hd_near *w, int from, unsigned change)
     return change >> 1 & (w->idle_dim >= 0 ? w->out[from].shards : w->many);
 }
 
-void hd_near_moved_most(hd_near *w, int from)
-{
-    const hd_near_view *a = &w->out[from];
-    const size_t n = (size_t)w->n;
-    memset(w->lacks + n, 0, (size_t)w->levels.count * n * sizeof *w->lacks);
-    for (int r = 0; r < w->s->mesh.naxes; r++) {
-        const hd_near_part *known[HEDDLE_MAX_DIMS][HD_NEAR_MASKS] = {{NULL}};
-        for (int to = 0; to < w->n; to++) {
-            const hd_near_view *b = &w->into[to];
-            const hd_near_part *part[HEDDLE_MAX_DIMS];
-            if (w->change[to] >> 1 == 0 || (r > 0 && (looked_along(w, from, w->change[to]) >> r & 1) == 0)) {
-                continue;
-            }
-            for (int d = 0; d < w->ndims; d++) {
-                const hd_near_part **at = &known[d][b->cuts[d]];
-                part[d] = *at = *at != NULL ? *at : part_of(w, r, d, a, b);
-            }
-            const double *copies = w->copies[r][a->shards & ~b->shards].x;
-            if (w->levels.count <= 2) {
-                raise_to(w->lacks + n + to, n, w, part, copies, 2);
-            } else {
-                raise_to(w->lacks + n + to, n, w, part, copies, HD_LEVELS);
-            }
-        }
-    }
-}
-
+/* Along an axis that cuts nothing of a dim, each of the few ranks has of it what the first one has. */
 heddle_status hd_near_edge(double *out, hd_near *w, double row_bytes, int from, int to)
 {
     heddle_status st = HEDDLE_OK;
     const hd_near_view *a = &w->out[from], *b = &w->into[to];
-    const unsigned change = change_of(w, from, to), along = looked_along(w, from, change);
+    const unsigned change = change_of(w, from, to), along = looked_along(w, from, change) | 1;
+    const size_t ranks = (size_t)w->ndims * w->nways;
+    hd_near_part *first[HEDDLE_MAX_DIMS];
+    const hd_near_part *part[HEDDLE_MAX_DIMS];
     double most[HD_LEVELS] = {0};
+    for (int d = 0; d < w->ndims; d++) {
+        first[d] = &w->part[(unsigned)d * w->nways + way_of(w, a->shards, a->cuts[d], b->cuts[d])];
+    }
     for (int r = 0; r < w->s->mesh.naxes && change >> 1 != 0; r++) {
-        const hd_near_part *part[HEDDLE_MAX_DIMS];
-        for (int d = 0; d < w->ndims; d++) {
-            part[d] = part_of(w, r, d, a, b);
+        if ((along >> r & 1) == 0) {
+            continue;
         }
-        if (r == 0 || (along >> r & 1) != 0) {
-            raise_to(most, 1, w, part, w->copies[r][a->shards & ~b->shards].x, HD_LEVELS);
+        for (int d = 0; d < w->ndims; d++) {
+            const int has = ((a->cuts[d] | b->cuts[d]) >> r & 1) != 0 ? r : 0;
+            hd_near_part *p = first[d] + (size_t)has * ranks;
+            if (!p->is_known) {
+                make_part(p, w, has, d, a->layout, b->layout);
+            }
+            part[d] = p;
+        }
+        if (w->levels.count <= 2) {
+            raise_to(most, w, part, w->copies[r][a->shards & ~b->shards].x, 2);
+        } else {
+            raise_to(most, w, part, w->copies[r][a->shards & ~b->shards].x, HD_LEVELS);
         }
     }
     *out = 0;
@@ -267,15 +255,29 @@ double hd_near_row_bytes(const hd_near *w, int stage)
     return (double)w->s->m->stage[stage].in_channels * (double)heddle_dtype_bytes(w->s->m->dtype);
 }
 
-heddle_status hd_near_tell(hd_near *w, int stage, int from, int to)
+heddle_status hd_near_look(hd_near *w, int stage, int from, int to)
 {
     heddle_status st = HEDDLE_OK;
-    const size_t all = (size_t)w->s->nlayouts, n = (size_t)w->n, width = (size_t)w->s->width_of[stage];
+    const size_t n = (size_t)w->n, at = ((size_t)w->s->width_of[stage] * n + (size_t)from) * n + (size_t)to;
+    double cost = 0;
+    if (!w->is_full[at]) {
+        HD_TRY(hd_near_edge(&cost, w, hd_near_row_bytes(w, stage), from, to));
+        w->edge[at] = cost > w->edge[at] ? cost : w->edge[at];
+        w->is_full[at] = 1;
+    }
+out:
+    return st;
+}
+
+heddle_status hd_near_tell(int64_t *out, hd_near *w, int stage, int from, int to)
+{
+    heddle_status st = HEDDLE_OK;
+    const size_t n = (size_t)w->n, width = (size_t)w->s->width_of[stage];
     const int a = w->index[from], b = w->index[to];
-    int64_t *least = &w->s->least[(width * all + (size_t)from) * all + (size_t)to];
-    if (*least == 0 && from != to) {
-        HD_TRY(hd_near_refine(w, a));
-        *least = (int64_t)w->edge[(width * n + (size_t)a) * n + (size_t)b] + 1;
+    *out = 0;
+    if (a >= 0 && b >= 0) {
+        HD_TRY(hd_near_look(w, stage, a, b));
+        *out = (int64_t)w->edge[(width * n + (size_t)a) * n + (size_t)b] + 1;
     }
 out:
     return st;

@@ -93,16 +93,12 @@ static int set_wanted(char *restrict wanted, const hd_near *w, int width, int fr
 }
 
 /* From one class, before all stages that rows of another width come to. */
-static heddle_status make_edges_from(hd_near *w, int from, int in_full)
+static heddle_status make_edges_from(hd_near *w, int from)
 {
     heddle_status st = HEDDLE_OK;
     const size_t n = (size_t)w->n;
     changes(w, from);
-    if (in_full) {
-        hd_near_moved_most(w, from);
-    } else {
-        lacked(w, from);
-    }
+    lacked(w, from);
     for (int k = 0; k < w->s->m->nstages; k++) {
         const int width = w->s->width_of[k];
         int is_made = 0;
@@ -121,15 +117,8 @@ static heddle_status make_edges(hd_near *w)
 {
     heddle_status st = HEDDLE_OK;
     for (int from = 0; st == HEDDLE_OK && from < w->n; from++) {
-        st = make_edges_from(w, from, 0);
+        st = make_edges_from(w, from);
     }
-    return st;
-}
-
-heddle_status hd_near_refine(hd_near *w, int from)
-{
-    heddle_status st = w->is_refined[from] ? HEDDLE_OK : make_edges_from(w, from, 1);
-    w->is_refined[from] = 1;
     return st;
 }
 
@@ -218,10 +207,12 @@ static heddle_status room(hd_near *w)
     w->lacks = memory;
     HD_TRY(hd_alloc(&memory, (size_t)w->s->nwidths * n * n, sizeof(double), "edges"));
     w->edge = memory;
-    HD_TRY(hd_alloc(&memory, n, 1, "edges"));
-    w->is_refined = memory;
+    HD_TRY(hd_alloc(&memory, (size_t)w->s->nwidths * n * n, 1, "edges"));
+    w->is_full = memory;
     HD_TRY(hd_alloc(&memory, n, sizeof(double), "costs"));
     w->behind = memory;
+    HD_TRY(hd_alloc(&memory, n, sizeof(double), "costs"));
+    w->sum = memory;
     HD_TRY(hd_alloc(&memory, repetitions * steps, sizeof(double), "costs"));
     w->to.cost = memory;
     HD_TRY(hd_alloc(&memory, repetitions * steps, sizeof(double), "costs"));
@@ -329,5 +320,5 @@ out:
 void hd_near_close(hd_near *w)
 {
     HD_FREE_ALL(w->index, w->out, w->into, w->whole, w->cuts, w->part, w->change, w->wanted, w->own, w->step, w->covers,
-                w->lacks, w->edge, w->is_refined, w->behind, w->to.cost, w->from.cost, w->through);
+                w->lacks, w->edge, w->is_full, w->behind, w->sum, w->to.cost, w->from.cost, w->through);
 }

@@ -1,7 +1,7 @@
 /* Prices, each computed once. What a stage costs in a layout follows from its largest box and, by a method, from the
  * axes that shard what it mixes; what an edge costs from what each axis does. So layouts of one mesh, and meshes of the
  * same ranks, share most of them. */
-#include "planner/search/search_internal.h"
+#include "planner/search/near.h"
 
 #include "runtime/base/base.h"
 #include "runtime/base/hash.h"
@@ -272,6 +272,9 @@ heddle_status hd_search_edge_least(int64_t *out, hd_search *s, int step, int fro
     int64_t *known = s->least != NULL ? &s->least[edge_at(s, step, from, to)] : NULL;
     const hd_priced *edge = NULL;
     *out = 0;
+    if (known != NULL && *known == 0 && s->near != NULL) {
+        HD_TRY(hd_near_tell(known, s->near, step % s->m->nstages, from, to));
+    }
     if (known != NULL && *known == 0 && !hd_pricer_nests(&s->pricer)) {
         HD_TRY(hd_search_edge_price(&edge, s, step, from, to));
     } else if (known != NULL && *known == 0) {
@@ -299,4 +302,20 @@ heddle_status hd_search_last_price(hd_priced *out, hd_search *s, int from)
     memset(out, 0, sizeof *out);
     return s->epilogue >= 0 ? price_edge(out, s, s->m->stage[s->m->nstages - 1].channels, from, s->epilogue, 1)
                             : HEDDLE_OK;
+}
+
+heddle_status hd_search_edge_of(hd_priced *out, hd_search *s, const hd_walk *walk, int step)
+{
+    heddle_status st = HEDDLE_OK;
+    const int before = step > 0 ? walk->state[step - 1] : s->prologue;
+    const hd_priced *edge = NULL;
+    memset(out, 0, sizeof *out);
+    if (step == s->nsteps) {
+        st = hd_search_last_price(out, s, before);
+    } else if (before >= 0 && before != walk->state[step]) {
+        HD_TRY(hd_search_edge_price(&edge, s, step, before, walk->state[step]));
+        *out = *edge;
+    }
+out:
+    return st;
 }

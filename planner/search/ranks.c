@@ -105,22 +105,35 @@ static int is_hopeless(const found_mesh *best, const candidate *c)
 
 /* --- a mesh, on any thread ---------------------------------------------------------------------------------------- */
 
+/* Of as many axes as there may be meshes have many layouts, which are not made once more for what their stages cost. */
+static int has_most_axes(const candidate *c)
+{
+    return c->mesh.naxes == HEDDLE_MAX_AXES;
+}
+
 /* A mesh that is refused is not tried. */
-static heddle_status survey(void *ctx, int seat, int64_t job)
+static heddle_status open_mesh(hd_search *s, best_mesh *b, candidate *c, hd_prices *prices)
 {
     heddle_status st = HEDDLE_OK;
+    hd_cost floor = {{0}};
+    c->is_tried = 1;
+    HD_TRY(hd_search_open(s, b->model, &c->mesh, b->options, prices));
+    c->is_tried = 0;
+    if (s->aim.objective != HD_OBJECTIVE_MEMORY) {
+        floor = hd_search_floor(s);
+    }
+    floor = scaled(s, &floor, heddle_mesh_size(&c->mesh));
+    c->floor = floor.part[0] > c->floor ? floor.part[0] : c->floor;
+out:
+    return st;
+}
+
+static heddle_status survey(void *ctx, int seat, int64_t job)
+{
     best_mesh *b = ctx;
     candidate *c = &b->candidate[job];
     hd_search s = {0};
-    hd_cost floor = {{0}};
-    c->is_tried = 1;
-    HD_TRY(hd_search_open(&s, b->model, &c->mesh, b->options, &b->prices[seat]));
-    if (s.aim.objective != HD_OBJECTIVE_MEMORY) {
-        floor = hd_search_floor(&s);
-    }
-    c->is_tried = 0;
-    c->floor = scaled(&s, &floor, heddle_mesh_size(&c->mesh)).part[0];
-out:
+    heddle_status st = has_most_axes(c) ? HEDDLE_OK : open_mesh(&s, b, c, &b->prices[seat]);
     hd_search_close(&s);
     return forgive(b, st, c->index);
 }
@@ -164,22 +177,24 @@ out:
 static int is_next(best_mesh *b, const candidate *c)
 {
     pthread_mutex_lock(&b->lock);
-    const int is = c->floor <= b->least && c->mesh.naxes < HEDDLE_MAX_AXES;
+    const int is = c->floor <= b->least;
     b->least = is ? c->floor : b->least;
     pthread_mutex_unlock(&b->lock);
     return is;
 }
 
-/* What no walk on the mesh is below; where that is less than on those before, or not known, the best of them. */
+/* What no walk on the mesh is below; where that is less than on those before, or not known, the best of them. Of most
+ * axes a mesh is searched when this is known of all of them. */
 static heddle_status look_at(best_mesh *b, candidate *c, hd_prices *prices)
 {
     heddle_status st = HEDDLE_OK;
     hd_search s = {0};
     hd_cost near = {{0}};
     const found_mesh best = best_so_far(b);
+    const int is_first = !c->is_looked_at;
     int is_known = 0;
-    HD_TRY(hd_search_open(&s, b->model, &c->mesh, b->options, prices));
-    if (!c->is_looked_at && s.aim.objective != HD_OBJECTIVE_MEMORY) {
+    HD_TRY(open_mesh(&s, b, c, prices));
+    if (is_first && s.aim.objective != HD_OBJECTIVE_MEMORY && !is_hopeless(&best, c)) {
         const int ranks = heddle_mesh_size(&c->mesh);
         const hd_cost bound = unscaled(&best, &s, ranks, 0);
         if (best.found && s.cap == INT64_MAX) {
@@ -191,7 +206,7 @@ static heddle_status look_at(best_mesh *b, candidate *c, hd_prices *prices)
         c->floor = near.part[0] > c->floor ? near.part[0] : c->floor;
     }
     c->is_looked_at = 1;
-    if (!is_known || is_next(b, c)) {
+    if (!(is_first && has_most_axes(c)) && (!is_known || is_next(b, c))) {
         const found_mesh now = best_so_far(b);
         st = is_hopeless(&now, c) ? HEDDLE_OK : try_mesh(b, &s, c);
     }

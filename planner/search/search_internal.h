@@ -131,6 +131,7 @@ typedef struct hd_search {
     int *edge;              /* [nwidths][nlayouts][nlayouts] index in prices + 1; 0: not known yet */
     int is_monotone;        /* more bytes never take less: few ranks bound an edge */
     int64_t *least;         /* the same size: what hd_search_edge_least found + 1; NULL: nothing is below a price */
+    struct hd_near *near;   /* tells it, of states that it has; NULL: is not there */
 } hd_search;
 
 /* A walk, made backwards: which way is taken in which state. */
@@ -158,6 +159,8 @@ heddle_status hd_search_methods(hd_search *search, const char *methods);
 heddle_status hd_search_force(hd_search *search, const char *force);
 /* The entry that holds for a step, -1: none. */
 int hd_search_forced(const hd_search *search, int step);
+/* Are all repetitions alike: is nothing forced in one of them? */
+int hd_search_repeats(const hd_search *search);
 
 /* admit.c: fills the rows: which layouts a stage admits, and by which methods. */
 heddle_status hd_search_admit(hd_search *search);
@@ -176,6 +179,8 @@ heddle_status hd_search_edge_least(int64_t *out, hd_search *search, int step, in
 /* What of that is known already: of every `to` one more, 0: nothing yet. NULL: never is. */
 const int64_t *hd_search_edge_known(const hd_search *search, int step, int from);
 heddle_status hd_search_last_price(hd_priced *out, hd_search *search, int from);
+/* Of a walk the edge into a step, or the one behind the last; nothing where it stays in its layout. */
+heddle_status hd_search_edge_of(hd_priced *out, hd_search *search, const hd_walk *walk, int step);
 
 /* memory.c: leaves out what passes the cap; HEDDLE_ERR_INFEASIBLE names the stage and both numbers. */
 heddle_status hd_search_fit(hd_search *search);

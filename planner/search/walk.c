@@ -235,22 +235,12 @@ static void look_for_cycle(walker *w)
     }
 }
 
-static int is_steady(const hd_search *s)
-{
-    for (int i = 0; i < s->nforces; i++) {
-        if (s->force[i].repetition >= 0) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
 static heddle_status walk_repetitions(walker *w)
 {
     heddle_status st = HEDDLE_OK;
     hd_search *s = w->s;
     int period = s->m->nstages;
-    int steady = is_steady(s);
+    const int steady = hd_search_repeats(s);
     while (w->done < s->m->repeat && w->cycle == 0) {
         void *memory = NULL;
         HD_TRY(hd_alloc(&memory, (size_t)period * (size_t)s->nstates, sizeof **w->choice, "choices"));

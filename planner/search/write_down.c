@@ -101,18 +101,10 @@ static heddle_status predict(heddle_schedule *schedule, hd_search *s, const hd_w
     HD_TRY(heddle_machine_get_info(&info, s->pricer.machine));
     HD_TRY(hd_strdup(&schedule->machine, info.name));
     for (int i = 0; i <= s->nsteps; i++) {
-        int before = i > 0 ? walk->state[i - 1] : s->prologue;
-        const hd_priced *edge = NULL;
-        hd_priced own = {0};
-        if (i == s->nsteps) {
-            HD_TRY(hd_search_last_price(&own, s, before));
-            edge = &own;
-        } else if (before >= 0 && before != walk->state[i]) {
-            HD_TRY(hd_search_edge_price(&edge, s, i, before, walk->state[i]));
-        }
-        int64_t edge_ps = edge != NULL ? edge->time_ps : 0;
-        schedule->edge[i].predicted_s = seconds(edge_ps);
-        sum = hd_add_saturated(sum, edge_ps);
+        hd_priced edge, own;
+        HD_TRY(hd_search_edge_of(&edge, s, walk, i));
+        schedule->edge[i].predicted_s = seconds(edge.time_ps);
+        sum = hd_add_saturated(sum, edge.time_ps);
         if (i < s->nsteps) {
             HD_TRY(hd_search_stage_price(&own, s, s->row[s->row_of[i]].stage, walk->state[i], walk->method[i]));
             schedule->run[i].predicted_s = seconds(own.time_ps);

@@ -18,6 +18,7 @@ typedef struct hd_edge_slot {
     uint16_t *which; /* [coordinates times strides] index in part + 1; 0: not made yet */
     hd_edge_part *part;
     int nparts, capacity;
+    struct hd_edge_slot *next; /* that was made before this one */
 } hd_edge_slot;
 
 typedef struct hd_cut_dim {
@@ -50,7 +51,8 @@ struct hd_edge_parts {
     int nests; /* hd_levels_nest */
     int64_t extent[HEDDLE_MAX_DIMS];
     int width[HD_LEVELS][HEDDLE_MAX_AXES];
-    int count; /* of all slots */
+    int count;          /* of all slots */
+    hd_edge_slot *made; /* the latest of them: a list, for the table is long and mostly empty */
     hd_edge_slot *slot[HEDDLE_MAX_DIMS << 3 * HEDDLE_MAX_AXES];
 };
 

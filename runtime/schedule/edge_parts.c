@@ -177,10 +177,10 @@ heddle_status hd_edge_parts_new(hd_edge_parts **out, const heddle_mesh *mesh, co
 
 void hd_edge_parts_free(hd_edge_parts *parts)
 {
-    for (size_t i = 0; parts != NULL && i < sizeof parts->slot / sizeof parts->slot[0]; i++) {
-        if (parts->slot[i] != NULL) {
-            HD_FREE_ALL(parts->slot[i]->which, parts->slot[i]->part, parts->slot[i]);
-        }
+    while (parts != NULL && parts->made != NULL) {
+        hd_edge_slot *slot = parts->made;
+        parts->made = slot->next;
+        HD_FREE_ALL(slot->which, slot->part, slot);
     }
     hd_free(parts);
 }
@@ -221,6 +221,8 @@ heddle_status hd_edge_parts_find(hd_edge *e, hd_edge_parts *parts, int dim, int 
     if (*slot == NULL && count + parts->count <= PARTS_MAX) {
         HD_TRY(hd_alloc(&memory, 1, sizeof **slot, "parts of edges"));
         *slot = memory;
+        (*slot)->next = parts->made;
+        parts->made = *slot;
         HD_TRY(hd_alloc(&memory, (size_t)count, sizeof *(*slot)->which, "parts of edges"));
         (*slot)->which = memory;
         parts->count += (int)count;

@@ -1,8 +1,12 @@
-/* A search below a bound that is above the best walk finds the best walk, however near the bound is. */
+/* A search below a bound that is above the best walk finds the best walk, however near the bound is; and what is left
+ * out by what edges cost at least is not in it. */
 #include "case.h"
+#include "draw.h"
 #include "plan_maker.h"
 
 #include "planner/search/search_internal.h"
+
+#include "runtime/base/base.h"
 
 /* Uneven parts and many repetitions: edges that come again and again cost more than is known of them at first. */
 static const struct {
@@ -18,8 +22,9 @@ static const char *const meshes[] = {"[a=24]",        "[a=3 b=8]",     "[a=6 b=4
                                      "[a=3 b=4 c=2]", "[a=3 b=2 c=4]", "[a=3 b=2 c=2 d=2]", "[a=6 b=2 c=2]",
                                      "[a=12]",        "[a=3 b=4]",     "[a=3 b=2 c=2]",     "[a=6 b=2]"};
 
-/* Part 0 of what is found; -1: nothing. */
-static int64_t found_below(const heddle_model *model, const char *mesh, const heddle_plan_options *o, hd_cost *bound)
+/* Part 0 of what is found; -1: nothing, no layout may be forced. is_plain: of edges nothing is known but prices. */
+static int64_t found_by(const heddle_model *model, const char *mesh, const heddle_plan_options *o, hd_cost *bound,
+                        int is_plain)
 {
     heddle_mesh m;
     hd_prices prices = {0};
@@ -27,16 +32,45 @@ static int64_t found_below(const heddle_model *model, const char *mesh, const he
     hd_walk walk = {0};
     int found = 0;
     HD_OK(heddle_mesh_parse(&m, mesh));
-    HD_OK(hd_search_open(&s, model, &m, o, &prices));
-    HD_OK(hd_search_run(&walk, &found, &s, bound->part[0] > 0 ? bound : NULL));
+    heddle_status st = hd_search_open(&s, model, &m, o, &prices);
+    s.is_monotone = s.is_monotone && !is_plain;
+    if (st != HEDDLE_ERR_INFEASIBLE || o->force == NULL) {
+        HD_OK(st);
+        HD_OK(hd_search_run(&walk, &found, &s, bound->part[0] > 0 ? bound : NULL));
+    }
     const int64_t cost = found ? walk.cost.part[0] : -1;
-    if (bound->part[0] == 0) {
+    if (found && bound->part[0] == 0) {
         *bound = walk.cost;
     }
     hd_walk_free(&walk);
     hd_search_close(&s);
     hd_prices_free(&prices);
     return cost;
+}
+
+static int64_t found_below(const heddle_model *model, const char *mesh, const heddle_plan_options *o, hd_cost *bound)
+{
+    return found_by(model, mesh, o, bound, 0);
+}
+
+/* Found before a search, by classes of layouts where they are many: the best walk is not below it. */
+static void floor_holds(const heddle_model *model, const char *mesh, const heddle_plan_options *o, const hd_cost *best)
+{
+    heddle_mesh m;
+    hd_prices prices = {0};
+    hd_search s = {0};
+    double *through = NULL;
+    int64_t floor = 0;
+    HD_OK(heddle_mesh_parse(&m, mesh));
+    HD_OK(hd_search_open(&s, model, &m, o, &prices));
+    HD_OK(hd_search_near_floor(&floor, &through, &s, best->part[0] + 1));
+    if (floor > best->part[0]) {
+        fail_msg("on %s no walk is said to be below %lld, the best is %lld", mesh, (long long)floor,
+                 (long long)best->part[0]);
+    }
+    hd_free(through);
+    hd_search_close(&s);
+    hd_prices_free(&prices);
 }
 
 HD_CASE(finds_the_best_below_any_bound)
@@ -55,6 +89,7 @@ HD_CASE(finds_the_best_below_any_bound)
         for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
             hd_cost best = {{0}};
             const int64_t least = found_below(model, meshes[m], &o, &best);
+            floor_holds(model, meshes[m], &o, &best);
             for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
                 hd_cost bound = best;
                 bound.part[0] += least / parts[k];
@@ -67,5 +102,45 @@ HD_CASE(finds_the_best_below_any_bound)
         }
         heddle_model_destroy(model);
     }
+    heddle_machine_destroy(machine);
+}
+
+/* What is forced in one repetition may be cheaper than what all others may do, or the one way that there is. */
+HD_CASE(a_repetition_may_be_forced)
+{
+    static const char *const methods[] = {"ring", "gather-kv", "ulysses", "usp"};
+    heddle_machine *machine = NULL;
+    int found = 0;
+    HD_OK(heddle_machine_load(&machine, "8x8xh100-nvlink+ib400"));
+    for (int trial = 0; trial < hd_rounds(120); trial++) {
+        char dims[256], base[64], force[64];
+        const int repeat = 2 + below(5);
+        heddle_plan_options o;
+        heddle_plan_options_init(&o);
+        snprintf(dims, sizeof dims, "b: {size: 1, role: batch}, t: %d, h: %d, w: 7, c: {size: 256, role: channel}",
+                 below(2) ? 1 : 64, 512 << below(6));
+        heddle_model *model = make_model("bf16", dims, "b, t, h, w, c", below(2) ? "h-" : "ht", repeat, 16, "");
+        snprintf(base, sizeof base, "a0=%s", methods[below(4)]);
+        snprintf(force, sizeof force, "a0#%d=/%s", 1 + below(repeat), methods[below(4)]);
+        o.machine = machine;
+        o.epilogue = "any";
+        o.methods = base;
+        o.force = force;
+        for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
+            hd_cost best = {{0}}, plain = {{0}};
+            const int64_t got = found_by(model, meshes[m], &o, &best, 0);
+            const int64_t least = found_by(model, meshes[m], &o, &plain, 1);
+            found += got >= 0;
+            if (got != least || hd_cost_compare(&best, &plain) != 0) {
+                fail_msg("trial %d: %s x %d, %s, %s on %s: %lld, the best is %lld", trial, dims, repeat, base, force,
+                         meshes[m], (long long)got, (long long)least);
+            }
+            if (got >= 0) {
+                floor_holds(model, meshes[m], &o, &best);
+            }
+        }
+        heddle_model_destroy(model);
+    }
+    assert_in_range(found, hd_rounds(120), INT32_MAX);
     heddle_machine_destroy(machine);
 }
