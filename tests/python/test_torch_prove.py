@@ -10,6 +10,7 @@ from test_torch import COMMON
 
 import heddle
 import heddle.torch as ht
+from heddle.torch.proving.copies import Copies
 
 torch.set_num_threads(1)
 WIDTH = 16
@@ -219,6 +220,28 @@ class Keyed(torch.nn.Module):
         q, k, v = (y.unflatten(-1, (4, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
         mask = mask[:, None, None].expand(-1, -1, x.shape[1], -1) if mask.dim() == 2 else mask
         return x + F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2)
+
+
+class Stacked(torch.nn.Module):
+    """Matrices of keys, queries and values in one parameter, as training begins; a convolution; experts."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Parameter(torch.randn(3, WIDTH, WIDTH) * 0.02)
+        self.experts = torch.nn.Parameter(torch.randn(2, 7, WIDTH, 4 * WIDTH) * 0.02)
+        self.conv, self.wide = torch.nn.Conv2d(WIDTH, WIDTH, 3), torch.nn.Linear(WIDTH, 4 * WIDTH)
+
+
+def test_every_matrix_of_a_stack_is_shown_by_its_gain():
+    torch.manual_seed(0)
+    model = Stacked()
+    torch.nn.init.normal_(model.wide.weight, std=0.02)
+    torch.nn.init.normal_(model.conv.weight, std=0.02)
+    mine = Copies(model).one()
+    for stack in (mine.qkv, mine.experts, mine.wide.weight, mine.conv.weight.flatten(1)):
+        gains = [float(matrix.norm()) / len(matrix) ** 0.5 for matrix in stack.detach().reshape(-1, *stack.shape[-2:])]
+        assert all(0.9 < gain < 1.1 for gain in gains), gains
+    assert all(torch.equal(a, b) for a, b in zip(Copies(model, is_sharp=False).one().parameters(), model.parameters()))
 
 
 class Hidden(torch.nn.Module):

@@ -5,6 +5,7 @@ import copy
 from typing import Any, Dict, List
 
 import torch
+from torch.nn.modules.conv import _ConvNd
 
 from ...errors import UnsupportedError
 from ..exploring.kept import is_nothing, is_wide
@@ -21,10 +22,12 @@ class Copies:
     def __init__(self, model: torch.nn.Module, is_sharp: bool = True):
         self._model = model
         self._data: List[torch.Tensor] = []
+        kernels = {id(p) for module in model.modules() if isinstance(module, _ConvNd) for p in module.parameters(False)}
         for at, p in enumerate(model.parameters()):
             if type(p) is not torch.nn.Parameter:
                 raise UnsupportedError(f"prove: a parameter is a {type(p).__name__}, wanted a model before fully_shard")
-            self._data.append(_shown(at, p.detach(), is_sharp))
+            rows = p.shape[0] if id(p) in kernels or p.dim() < 2 else p.shape[:-1].numel()
+            self._data.append(_shown(at, p.detach(), rows if is_sharp else 0))
 
     def one(self) -> torch.nn.Module:
         model = self._model
@@ -38,12 +41,13 @@ class Copies:
                                    ) from error
 
 
-def _shown(at: int, data: torch.Tensor, is_sharp: bool) -> torch.Tensor:
+def _shown(at: int, data: torch.Tensor, rows: int) -> torch.Tensor:
+    """`rows`: of all matrices of a stack, or kernels of a convolution; 0: nothing is scaled."""
     if is_nothing(data):
         draw = torch.Generator().manual_seed(at)
         return (torch.randn(data.shape, generator=draw) * 0.1).to(data.device, data.dtype)
-    if not is_sharp or data.dim() < 2 or not data.is_floating_point() or data.numel() == 0 or not is_wide(data):
+    if rows == 0 or data.dim() < 2 or not data.is_floating_point() or data.numel() == 0 or not is_wide(data):
         return data
     norm = torch.linalg.vector_norm(data, dtype=torch.promote_types(data.dtype, torch.float32))
-    gain = float(norm) / data.shape[0] ** 0.5
+    gain = float(norm) / rows ** 0.5
     return data / gain if 0 < gain < _GAIN_LEAST else data
