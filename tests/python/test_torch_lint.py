@@ -308,6 +308,33 @@ def test_switched_plans():
     assert fault.module == "space.0" and "are enough" in fault.sentence and "Switch" in fault.mend, fault
 
 
+class InAnyOrder(torch.nn.Linear):
+    """Products of other numbers of rows are summed in another order, as devices do."""
+
+    def forward(self, x):
+        order = torch.randperm(WIDTH, generator=torch.Generator().manual_seed(x.shape[1]))
+        return F.linear(x[..., order], self.weight[:, order], self.bias)
+
+
+class Sines(torch.nn.Module):
+    """Weights as training begins; of a gain of 1 the smallest difference would be a large one few layers later."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = InAnyOrder(WIDTH, WIDTH)
+        torch.nn.init.normal_(self.up.weight, std=0.02)
+
+    def forward(self, x):
+        return x + (8 * self.up(x)).sin()
+
+
+@pytest.mark.parametrize("parts,where", (([], []), ([Mean()], ["blocks.6"])))
+def test_layers_that_blow_up_roundings_have_no_faults_of_their_own(parts, where):
+    torch.manual_seed(0)
+    model = Rows(*(Sines() for _ in range(6)), *parts)
+    assert [fault.module for fault in ht.lint(model, ends(), X)] == where
+
+
 def test_what_is_refused():
     model, plan = Rows(Mlp()), ends()
     for words, call in (("the model is a int", lambda: ht.lint(3, plan, X)),

@@ -12,7 +12,7 @@ from ..proving.proof import Proof, prove
 from .causes import causes_of
 from .known import Known
 from .saved import saved_by
-from .watched import Watched, watched
+from .watched import Watched, is_blowing_up, watched
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,18 @@ def lint(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, found: O
     if found is not None and not isinstance(found, Exploration):
         raise ArgumentError(f"lint: found is a {type(found).__name__}, wanted what heddle.torch.explore returned")
     steps = getattr(plan, "steps", plan)
-    every = watched(model, steps, args, kwargs, ranks)
+    every = watched(model, steps, args, kwargs, ranks, is_sharp=True)
     if found is None:
         try:
             found = explore(model, *args, **kwargs)
         except Error:  # then extents alone say which dim an axis is
             pass
     known = Known(found, max((each.sizes for each in every), key=len))
-    wrong = [Fault(module, sentence.replace("of ''", "of the model"), mend)
-             for module, sentence, mend in causes_of(model, steps, every, known)]
+    causes = causes_of(model, steps, every, known)
+    if causes and is_blowing_up(model, args, kwargs):
+        every = watched(model, steps, args, kwargs, ranks, is_sharp=False)
+        causes = causes_of(model, steps, every, known)
+    wrong = [Fault(module, sentence.replace("of ''", "of the model"), mend) for module, sentence, mend in causes]
     if wrong:
         return wrong
     faults = [Fault(*said) for said in _counted(every)]

@@ -12,7 +12,7 @@ from ..exploring.wide import widened
 from ..hooks import around_in
 from ..modules import put_on
 from ..proving.copies import Copies
-from ..proving.proof import passed
+from ..proving.proof import blows_up, passed
 from ..proving.simulated import Moved, SimulatedRanks
 from ..proving.turns import Turns
 from .pieces import Held, held, mended
@@ -40,15 +40,20 @@ class Watched:
     error: Optional[Exception] = None
 
 
-def watched(model: torch.nn.Module, steps: Any, args: Any, kwargs: Any, ranks: int) -> List[Watched]:
+def watched(model: torch.nn.Module, steps: Any, args: Any, kwargs: Any, ranks: int, is_sharp: bool) -> List[Watched]:
     """Of every rank. What the whole model raises goes on."""
     with widened(model, args, kwargs) as (args, kwargs, is_wide):
-        return _watched(model, steps, args, kwargs, ranks, is_wide)
+        return _watched(Copies(model, is_sharp), steps, args, kwargs, ranks, is_wide)
 
 
-def _watched(model: torch.nn.Module, steps: Any, args: Any, kwargs: Any, ranks: int, is_wide: bool) -> List[Watched]:
+def is_blowing_up(model: torch.nn.Module, args: Any, kwargs: Any) -> bool:
+    """Are numbers that differ of roundings, with weights that are scaled?"""
+    with widened(model, args, kwargs) as (args, kwargs, _):
+        return blows_up(Copies(model), args, kwargs, True)
+
+
+def _watched(copies: Copies, steps: Any, args: Any, kwargs: Any, ranks: int, is_wide: bool) -> List[Watched]:
     whole: Dict[str, List[Tuple[Tensors, Tensors]]] = {}
-    copies = Copies(model)
     one = copies.one()
     for name, module in one.named_modules():
         _keep(name, module, whole)

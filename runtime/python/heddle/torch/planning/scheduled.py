@@ -68,7 +68,7 @@ def schedule_of(found: Exploration, model: torch.nn.Module, plan: Any, mesh: str
         raise ArgumentError(f"the mesh is {mesh}, wanted one axis: [sp=4]")
     axis, size = grid.axis[0].name.decode(), grid.axis[0].size
     steps, (args, kwargs) = getattr(plan, "steps", plan), found.given
-    every = watched(model, steps, args, kwargs, min(max(size, 2), _SEEN_MAX))
+    every = watched(model, steps, args, kwargs, min(max(size, 2), _SEEN_MAX), is_sharp=False)
     error = next((each.error for each in every if each.error is not None
                   and not isinstance(each.error, MismatchError)), every[0].error)
     if error is not None:

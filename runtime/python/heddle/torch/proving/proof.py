@@ -74,12 +74,12 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
         asked = (getattr(plan, "steps", plan), args, kwargs, ranks, gradients, is_wide)
         sharp = Copies(model)
         proof = _proved(model, sharp, *asked)
-        if not proof and proof.error is None and _blows_up(sharp, args, kwargs, gradients):
+        if not proof and proof.error is None and blows_up(sharp, args, kwargs, gradients):
             proof = _proved(model, Copies(model, is_sharp=False), *asked)
         return proof
 
 
-def _blows_up(copies: Copies, args: Any, kwargs: Any, gradients: bool) -> bool:
+def blows_up(copies: Copies, args: Any, kwargs: Any, gradients: bool) -> bool:
     """Do arguments that differ by roundings give another result already? Many layers without norms do so, scaled."""
     def nudged(_: str, x: torch.Tensor) -> torch.Tensor:
         if not x.is_floating_point():
