@@ -8,6 +8,7 @@ import torch
 from ranks import fork
 from test_torch import COMMON
 from test_torch_explore_models import WIDTH, Attention, Classified, Joint, Mlp
+from test_torch_prove import hidden
 
 import heddle
 import heddle.torch as ht
@@ -211,6 +212,17 @@ def test_a_method_that_is_none_is_refused(force):
         assert words in str(error.value), error.value
 
 
+def test_the_method_that_is_asked_for_is_named_before_those_of_a_schedule():
+    (model, given), (other, shown) = hidden(), hidden(True)
+    force = "blocks.0=s@sp/ring;blocks.1=s@sp/ulysses"
+    schedule = heddle.plan(ht.explore(model, **given).to_yaml(), "[sp=2]", force=force, **SIZES)
+    found = ht.explore(other, **shown)
+    for method, named in (("usp", "usp"), ("ulysses", "ring"), ("auto", "ring")):
+        with pytest.raises(heddle.ArgumentError) as error:
+            found.plan(other, "[sp=2]", schedule=schedule, method=method)
+        assert f"method is '{named}', and Hidden attends with a mask" in str(error.value), error.value
+
+
 def test_a_method_that_is_asked_for_is_that_of_all():
     model, given = rows()
     found = ht.explore(model, **given)
@@ -218,6 +230,17 @@ def test_a_method_that_is_asked_for_is_that_of_all():
     plan = found.plan(model, "[sp=2]", schedule=schedule, method="gather-kv")
     assert plan.proof and "gather-kv in 2 of 2 stages, as asked for" in plan.why, str(plan)
     assert [stage.method for stage in plan.schedule.stages] == ["gather-kv"] * 2, str(plan)
+
+
+@pytest.mark.parametrize("planned,asked", (("ulysses", "ring"), ("ring", "ulysses"), ("gather-kv", "ring")))
+def test_a_method_that_is_asked_for_beside_a_whole_stage_has_a_schedule(planned, asked):
+    model, given = rows()
+    found = ht.explore(model, **given)
+    schedule = heddle.plan(found.to_yaml(), "[sp=2]", force=f"blocks.0=s@sp/{planned};blocks.1=*", **SIZES)
+    plan = found.plan(model, "[sp=2]", schedule=schedule, method=asked)
+    assert plan.proof and "has no schedule" not in plan.why, str(plan)
+    assert [(stage.layout, stage.method) for stage in plan.schedule.stages] == [("s@sp", asked), ("*", "local")]
+    assert plan.schedule.bytes_total == plan.prove(model, ranks=2, **given).bytes_total, str(plan)
 
 
 @pytest.mark.parametrize("made,of,asked,words", (

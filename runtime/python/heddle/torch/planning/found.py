@@ -63,7 +63,7 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
         raise search.refused()
     plan.why += search.unfollowed
     if plan.schedule is None:
-        _told(plan, found, model, mesh, machine, sizes)
+        _told(plan, found, model, mesh, machine, sizes, schedule)
     if plan.schedule is not None:
         plan.why += _uncounted(plan, plan.schedule) + sent_of(found, plan, grid.axis[0].name.decode())
     return plan
@@ -89,14 +89,16 @@ def _uncounted(plan: Plan, schedule: Schedule) -> str:
 
 
 def _told(plan: Plan, found: Exploration, model: torch.nn.Module, mesh: str, machine: Optional[MachineLike],
-          sizes: str) -> None:
+          sizes: str, given: Optional[Schedule]) -> None:
     """What the planner says of steps that it has not decided, or why it says nothing."""
     try:
         schedule = schedule_of(found, model, plan, mesh, machine, sizes)
     except Error as error:
         plan.why += f"; the planner has no schedule of it: {error}"
         return
-    whole = next((stage.name for stage in schedule.stages if "@" not in stage.layout), None)
+    is_asked = {stage.name for stage in (given.stages if given else []) if "@" not in stage.layout}
+    whole = next((stage.name for stage in schedule.stages if "@" not in stage.layout and stage.name not in is_asked),
+                 None)
     if whole is None:
         plan.schedule, plan.stages = schedule, lines_of(schedule)
     else:
@@ -192,8 +194,9 @@ class _Search:
         """By the planner's schedule; by one that is given every stage has its layout and its method."""
         from .attended import need_method  # which builds on this
         draft, method = Draft(self._found, self._model, schedule), self._method
-        for each in {method, *(stage.method for stage in (schedule.stages if schedule else []))} - {"local"}:
-            need_method(draft, each)
+        for each in dict.fromkeys([method, *(stage.method for stage in (schedule.stages if schedule else []))]):
+            if each != "local":
+                need_method(draft, each)
         refused: List[Error] = []
         for one in [draft, *draft.narrow()]:
             for one.is_switching in (one.ways() if schedule is None else one.ways_of(schedule)):
