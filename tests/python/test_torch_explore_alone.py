@@ -149,13 +149,51 @@ class Held:
 @pytest.mark.parametrize("lock", (None, threading.Lock(), (at for at in ()), torch.ones(2, requires_grad=True) * 2))
 def test_an_object_that_cannot_be_copied_is_copied_but_for_what_cannot(lock):
     cache = Cache([torch.ones(3)], lock)
-    args, kwargs = fresh((cache, Held(cache, open)), {"other": Held(cache)})
+    args, kwargs = fresh(torch.nn.Module(), (cache, Held(cache, open)), {"other": Held(cache)})
     mine = args[0]
     assert mine is not cache and args[1].cache is mine is kwargs["other"].cache
     mine.seen.append(torch.ones(1))
     mine.seen[0] += 1
     assert len(cache.seen) == 1 and torch.equal(cache.seen[0], torch.ones(3))
     assert mine.lock is lock or torch.equal(mine.lock, lock)
+
+
+class State:
+    """Empty, until a forward fills it."""
+
+
+class Slotted:
+    __slots__ = ("mean",)
+
+
+class Filling(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, state):
+        if not hasattr(state, "mean"):
+            state.mean = x.mean(1, keepdim=True).detach()
+        return self.up(x) + state.mean
+
+
+class Filled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks, self.last = torch.nn.ModuleList((Filling(), Filling())), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, state):
+        for block in self.blocks:
+            x = block(x, state)
+        return self.last(x)
+
+
+@pytest.mark.parametrize("kind", (State, Slotted))
+def test_an_empty_object_is_filled_by_nobody_and_hides_no_mean(kind):
+    torch.manual_seed(0)
+    model, state = Filled(), kind()
+    found = ht.explore(model, torch.randn(2, 7, WIDTH), state)
+    assert not hasattr(state, "mean") and found["blocks.0"].dims["s"].kind == "reduction", found.table()
 
 
 class Stubborn:
@@ -172,7 +210,7 @@ class Stubborn:
 def test_of_a_copy_that_fails_nothing_stays():
     cache = Cache([torch.ones(3)], None)
     stubborn = Stubborn(cache)
-    args, _ = fresh((stubborn, cache), {})
+    args, _ = fresh(torch.nn.Module(), (stubborn, cache), {})
     assert args[0] is stubborn and args[1] is not cache and len(args[1].seen) == 1
 
 

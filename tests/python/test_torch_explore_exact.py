@@ -186,11 +186,23 @@ def test_neighbours_sums_and_words_beside_are_no_numbers_of_its_own(layer):
     assert len(found.flow.attentions) == 1 and not any(each.alone for each in found.modules.values()), str(found)
 
 
-class OfFrames(Turning):
+class Frames(Attending):
     """Of [b, f, s, c], along s."""
 
     def forward(self, x):
         return super().forward(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+class OfFrames(Frames, Turning):
+    pass
+
+
+@pytest.mark.parametrize("attend", (Frames, OfFrames))
+def test_as_many_frames_as_rows_are_no_numbers_of_rows(attend):
+    torch.manual_seed(0)
+    found = ht.explore(Layers(Layer(attend), Layer(attend)), torch.randn(2, 12, 12, WIDTH))
+    wanted = ["layers.0.attend", "layers.1.attend"] if attend is OfFrames else []
+    assert [each.name for each in found.modules.values() if each.alone] == wanted, found.table()
 
 
 def test_attention_that_numbers_its_rows_is_cut_along_another_dim():

@@ -230,7 +230,7 @@ def shapes_of(model: torch.nn.Module, args: Any, kwargs: Any) -> Shapes:
                 shapes.update({f"{call}:{side}:{at}": tuple(x.shape) for at, x in tensors_of(value).items()})
         handles.append(module.register_forward_hook(look, with_kwargs=True))
     try:
-        args, kwargs = fresh(args, kwargs)
+        args, kwargs = fresh(model, args, kwargs)
         model(*args, **kwargs)
     finally:
         for handle in handles:

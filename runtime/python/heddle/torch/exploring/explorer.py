@@ -141,7 +141,7 @@ class _Explorer:
         try:
             for name, module in self.model.named_modules():
                 handles += self._hooks(name, module, id(module) in lists)
-            args, kwargs = fresh(args, kwargs)
+            args, kwargs = fresh(self.model, args, kwargs)
             self.model(*args, **kwargs)
         finally:
             for handle in handles:
@@ -151,7 +151,7 @@ class _Explorer:
         def enter(_: Any, args: Any, kwargs: Any) -> None:
             if not self._busy:
                 self.order += [] if name in self.order else [name]
-                self._given.append(fresh(args, kwargs))
+                self._given.append(fresh(self.model, args, kwargs))
 
         def leave(_: Any, args: Any, kwargs: Any, out: Any) -> None:
             if self._busy:

@@ -147,7 +147,7 @@ def flow_of(model: torch.nn.Module, args: Any, kwargs: Mapping[str, Any], stages
                     module.register_forward_hook(leave, with_kwargs=True)]
     try:
         with _Seen(flow, within):
-            args, kwargs = fresh(args, kwargs)
+            args, kwargs = fresh(model, args, kwargs)
             model(*args, **kwargs)
     finally:
         for handle in handles:

@@ -68,7 +68,7 @@ def note_numbering(model: torch.nn.Module, args: Any, kwargs: Mapping[str, Any],
         for name, module in model.named_modules():
             if name in rows:
                 watch(name, module)
-        given, named = fresh(args, kwargs)
+        given, named = fresh(model, args, kwargs)
         model(*given, **named)
     finally:
         for handle in handles:
@@ -78,10 +78,16 @@ def note_numbering(model: torch.nn.Module, args: Any, kwargs: Mapping[str, Any],
 def _alone(module: torch.nn.Module, args: Any, kwargs: Any, found: Module, n: int) -> str:
     """With its rows turned round, are queries, keys and values others than those of before, turned likewise? Without
     the last one, is anything of the others other?"""
+    run, said = called(module, args, kwargs), ""
+    for axes in _axes_of_rows(module, args, kwargs, found, n):
+        said = _alone_along(run, axes, n)
+        if not said:
+            break
+    return said
+
+
+def _alone_along(run: Run, axes: Mapping[str, Sequence[int]], n: int) -> str:
     by = next(by for by in range(n // 2, 0, -1) if math.gcd(by, n) == 1)  # no period of the numbers goes by
-    run, axes = called(module, args, kwargs), _axes_of_rows(module, args, kwargs, found, n)
-    if not axes:
-        return ""
 
     def turned(at: str, x: torch.Tensor) -> torch.Tensor:
         return x.roll([by] * len(axes[at]), axes[at]) if axes.get(at) else x
@@ -126,17 +132,21 @@ def _is_given(whole: Optional[torch.Tensor], part: Optional[torch.Tensor], n: in
     return whole.shape == part.shape and bool((whole == part).all())
 
 
-def _axes_of_rows(module: torch.nn.Module, args: Any, kwargs: Any, found: Module, n: int) -> Dict[str, List[int]]:
-    """Of its arguments, those of so many rows; none where an argument has others: of a text that goes beside them."""
-    names, axes = argument_names(module), {}
+def _axes_of_rows(module: torch.nn.Module, args: Any, kwargs: Any, found: Module, n: int) -> List[Dict[str, List[int]]]:
+    """Of its arguments, those of so many rows, for each dim that may be theirs, where a tensor has several; none where
+    an argument has others: of a text that goes beside them."""
+    names = argument_names(module)
+    words: Dict[str, Dict[int, str]] = {}
     for at, x in (*tensors_of(args).items(), *tensors_of(kwargs).items()):
-        words = words_of(found.given.get(as_argument(at, names), ""))
-        rows = [axis for axis, word in enumerate(words) if any(
-            dim != "b" and not dim.isdecimal() for part in word for dim in part)] if len(words) == x.dim() else []
-        axes[at] = [axis for axis in rows if x.shape[axis] == n]
-        if rows and not axes[at]:
-            return {}
-    return axes if any(axes.values()) else {}
+        text = words_of(found.given.get(as_argument(at, names), ""))
+        rows = [axis for axis, word in enumerate(text) if any(
+            dim != "b" and not dim.isdecimal() for part in word for dim in part)] if len(text) == x.dim() else []
+        words[at] = {axis: str(text[axis]) for axis in rows if x.shape[axis] == n}
+        if rows and not words[at]:
+            return []
+    dims = sorted({word for each in words.values() if len(set(each.values())) > 1 for word in each.values()})
+    return [{at: [axis for axis, word in each.items() if word == dim or word not in dims] for at, each in words.items()}
+            for dim in (dims or [""])] if any(words.values()) else []
 
 
 def _is_plain(modules: Mapping[str, Module], name: str) -> bool:

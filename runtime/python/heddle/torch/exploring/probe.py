@@ -337,7 +337,7 @@ def called(module: torch.nn.Module, args: Any, kwargs: Any, dtype: Optional[torc
         seeded()
         with converted(module, dtype) if dtype else contextlib.nullcontext():
             given = (in_dtype(args, dtype), in_dtype(kwargs, dtype)) if dtype else (args, kwargs)
-            given = fresh(*given, change)
+            given = fresh(module, *given, change)
             out = module(*given[0], **given[1])
             return {name: y.clone() for name, y in tensors_of(out).items()}
     return run

@@ -4,8 +4,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import gc
+import inspect
 import types
-from typing import Any, Callable, Dict, List, Mapping, Set
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Set
 
 import torch
 
@@ -53,9 +54,10 @@ def replaced(value: Any, change: Callable[[str, torch.Tensor], torch.Tensor], na
     return other(value)
 
 
-def fresh(args: Any, kwargs: Any, change: Callable[[str, torch.Tensor], torch.Tensor] = lambda _, x: x) -> Any:
-    """Both for one call, which may write to tensors and to objects: a cache of keys and values grows with it. An object
-    that is in both is one."""
+def fresh(model: torch.nn.Module, args: Any, kwargs: Any,
+          change: Callable[[str, torch.Tensor], torch.Tensor] = lambda _, x: x) -> Any:
+    """Both for one call of it, which may write to tensors and to objects: a cache of keys and values grows with it. An
+    object that is in both is one."""
     memo: Dict[int, Any] = {}
     alive: List[Any] = []  # what a copy's numbers are of
 
@@ -64,11 +66,11 @@ def fresh(args: Any, kwargs: Any, change: Callable[[str, torch.Tensor], torch.Te
         return y.clone() if y is x else y
 
     def copied(value: Any) -> Any:
-        if isinstance(value, _SHARED) or _is_sentinel(value):
+        if isinstance(value, _SHARED) or _is_sentinel(model, value):
             return value
         for without in (False, True):
             try:
-                mine = {**memo, **_kept(value, without)}  # of a copy that fails nothing stays
+                mine = {**memo, **_kept(model, value, without)}  # of a copy that fails nothing stays
                 made = copy.deepcopy(value, mine)
             except Exception:  # whatever an object is
                 continue
@@ -79,19 +81,32 @@ def fresh(args: Any, kwargs: Any, change: Callable[[str, torch.Tensor], torch.Te
     return replaced(args, cloned, other=copied), replaced(kwargs, cloned, other=copied)
 
 
-def _is_sentinel(value: Any) -> bool:
-    """Is it known by being itself alone, having nothing else?"""
+def _is_sentinel(model: torch.nn.Module, value: Any) -> bool:
+    """Is it known by being itself alone? It has nothing else: nobody can write to it, or the model has it, too."""
     kind: Any = type(value)
     if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__:
         return False
     try:
-        return not getattr(value, "__dict__", None) and not hasattr(kind, "__deepcopy__") and \
-            tuple(value.__reduce_ex__(4)[1:]) == ((kind,), None, None, None)
+        if getattr(value, "__dict__", None) or hasattr(kind, "__deepcopy__") or \
+                tuple(value.__reduce_ex__(4)[1:]) != ((kind,), None, None, None):
+            return False
     except Exception:  # whatever an object is
         return False
+    can_be_written = hasattr(value, "__dict__") or any("__slots__" in vars(each) and each.__slots__
+                                                       for each in kind.__mro__)
+    return not can_be_written or any(value is each for module in model.modules() for each in _had_by(module))
 
 
-def _kept(value: Any, without: bool = False) -> Dict[int, Any]:
+def _had_by(module: torch.nn.Module) -> Iterator[Any]:
+    """Its attributes, those of its class, and what its forward is given where nobody gives anything."""
+    forward = inspect.unwrap(getattr(module.forward, "__func__", module.forward))
+    yield from getattr(forward, "__defaults__", None) or ()
+    yield from (getattr(forward, "__kwdefaults__", None) or {}).values()
+    for has in (module, *type(module).__mro__):
+        yield from vars(has).values()
+
+
+def _kept(model: torch.nn.Module, value: Any, without: bool = False) -> Dict[int, Any]:
     """What an object holds that stays itself: modules, parameters, and sentinels that are known by being themselves;
     `without`: and what cannot be copied, a lock or a generator. Of a result of others a clone."""
     kept: Dict[int, Any] = {}
@@ -102,7 +117,7 @@ def _kept(value: Any, without: bool = False) -> Dict[int, Any]:
         if id(part) in seen or isinstance(part, _PLAIN):
             continue
         seen.add(id(part))
-        if isinstance(part, (torch.nn.Module, torch.nn.Parameter)) or _is_sentinel(part) or (
+        if isinstance(part, (torch.nn.Module, torch.nn.Parameter)) or _is_sentinel(model, part) or (
                 without and part is not value and not _is_copied(part)):
             kept[id(part)] = part
         elif isinstance(part, torch.Tensor) and not part.is_leaf:

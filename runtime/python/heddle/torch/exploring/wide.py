@@ -26,7 +26,7 @@ def widened(model: torch.nn.Module, args: Any, kwargs: Any) -> Iterator[Tuple[An
                 trial.enter_context(converted(model, torch.float32))
                 wide = in_dtype(args, torch.float32), in_dtype(kwargs, torch.float32)
                 with kept(model):
-                    once = fresh(*wide)
+                    once = fresh(model, *wide)
                     model(*once[0], **once[1])
                 given, is_wide = wide, True
                 stack.enter_context(trial.pop_all())

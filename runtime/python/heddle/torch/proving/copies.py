@@ -20,7 +20,7 @@ class Copies:
     `is_sharp` no matrix is scaled."""
 
     def __init__(self, model: torch.nn.Module, is_sharp: bool = True):
-        self._model = model
+        self.model = model
         self._data: List[torch.Tensor] = []
         kernels = {id(p) for module in model.modules() if isinstance(module, _ConvNd) for p in module.parameters(False)}
         for at, p in enumerate(model.parameters()):
@@ -30,7 +30,7 @@ class Copies:
             self._data.append(_shown(at, p.detach(), rows if is_sharp else 0))
 
     def one(self) -> torch.nn.Module:
-        model = self._model
+        model = self.model
         memo: Dict[int, Any] = {id(p): torch.nn.Parameter(data, p.requires_grad)
                                 for p, data in zip(model.parameters(), self._data)}
         memo.update((id(x), x.clone()) for x in model.buffers() if x.layout is not torch.strided)

@@ -89,7 +89,7 @@ def blows_up(copies: Copies, args: Any, kwargs: Any, gradients: bool) -> bool:
         return x * (1 + 8 * torch.finfo(x.dtype).eps * signs)
     with same_random():
         one = passed(copies.one(), args, kwargs, gradients)
-    args, kwargs = fresh(args, kwargs, nudged)
+    args, kwargs = fresh(copies.model, args, kwargs, nudged)
     with same_random():
         other = passed(copies.one(), args, kwargs, gradients)
     most = max((within(y) for y in one[0].values()), default=0.0)
@@ -138,7 +138,7 @@ def passed(model: torch.nn.Module, args: Any, kwargs: Any, gradients: bool) -> T
 
     def leaf(name: str, x: torch.Tensor) -> torch.Tensor:
         return x.detach().clone().requires_grad_(wants and name in asked)
-    args, kwargs = fresh(args, kwargs, leaf)
+    args, kwargs = fresh(model, args, kwargs, leaf)
     with torch.set_grad_enabled(wants):
         out = tensors_of(model(*args, **kwargs))
         loss = [(y * torch.linspace(0.5, 1.5, y.numel(), dtype=torch.float32, device=y.device).to(y.dtype).view_as(y)
