@@ -11,6 +11,7 @@ from test_torch_explore_models import WIDTH, Attention, Classified, Joint, Mlp
 from test_torch_prove import hidden
 
 import heddle
+import heddle.diffusers
 import heddle.torch as ht
 from heddle.torch import Attend
 
@@ -280,4 +281,19 @@ def test_a_report_is_read_as_its_schedule(tmp_path):
                         (report.replace('"heddle-schedule-1"', '"heddle-plan-1"'), "'schema' is 'heddle-plan-1'")):
         with pytest.raises(heddle.ParseError) as error:
             heddle.Schedule.parse(text)
+        assert words in str(error.value), error.value
+
+
+def test_a_model_that_is_registered_needs_no_configuration():
+    model, given = rows()
+    heddle.diffusers.register(Rows, lambda model, method, saved: {
+        "blocks.0": ht.Split("x", "b s c", "s"), "blocks.*": Attend("s", method, saved),
+        "blocks.1": ht.Gather("output", "b s c", "s")})
+    plan = heddle.diffusers.plan(model, "[sp=2]", "ring")
+    assert "ring, as asked for" in plan.why and plan.prove(model, **given), str(plan)
+    for kind, asked, words in (
+            (heddle.ArgumentError, {}, "Rows has no config.num_attention_heads, by which"),
+            (heddle.UnsupportedError, dict(machine="8xh100-nvlink"), "no machine can be asked for Rows")):
+        with pytest.raises(kind) as error:
+            heddle.diffusers.plan(model, "[sp=2]", **asked)
         assert words in str(error.value), error.value

@@ -302,11 +302,15 @@ def _reason(method: str) -> str:
 
 def _method(name: str, model: Any, comm: Union[Comm, _Ranks], method: str) -> Tuple[str, str]:
     """By the number of heads alone."""
-    heads, methods = model.config.num_attention_heads, _methods(name)
+    heads: Any = getattr(getattr(model, "config", None), "num_attention_heads", None)
+    methods = _methods(name)
     if methods == ("switch",) and method in ("auto", "switch"):
         return "switch", f"switch: {_reason('switch')}"
     if methods == ("switch",):
         raise ArgumentError(f"{name} attends over frames and places in turn: its method is switch, not {method}")
+    if method == "auto" and heads is None:
+        raise ArgumentError(f"{name} has no config.num_attention_heads, by which a method is chosen: wanted one of "
+                            f"{', '.join(methods)}")
     if method == "auto" and heads >= comm.size:
         return "ulysses", f"ulysses, since {heads} heads are enough for {comm.size} ranks: {_reason('ulysses')}"
     if method == "auto":
@@ -360,7 +364,7 @@ def _seconds(time_s: float) -> str:
 
 def _text_of(name: str, model: Any) -> str:
     """The model as the planner reads it, from its config."""
-    config = {**model.config, "_class_name": name}
+    config = {**getattr(model, "config", {}), "_class_name": name}
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "config.json")
         with open(path, "w", encoding="utf-8") as file:
