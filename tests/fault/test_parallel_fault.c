@@ -164,7 +164,8 @@ out:
 /* Whoever needs rank 1 is told by its end, long before the deadline. */
 static void check_told(const end *e, int rank)
 {
-    int is_apart = e->kind == PIPELINE && rank % 2 == 0; /* the other pipeline: done, or told */
+    /* the other pipeline, or the other tensor axis: done, or told */
+    int is_apart = (e->kind == PIPELINE && rank % 2 == 0) || (e->kind == PAIR && rank >= 2);
     int64_t after_ns = e->ended_ns[rank] - e->ended_ns[1];
     if (is_apart && e->seen[rank] == 1 + HEDDLE_OK) {
         return;

@@ -2,6 +2,7 @@
 #include "null_calls.h"
 
 #include <heddle/forecast.h>
+#include <heddle/sys/bench.h>
 #include <heddle/sys/calibrate.h>
 
 #define SHAPE (&a->line.shape)
@@ -151,6 +152,9 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
     X(heddle_block_get_traffic, "out block", NULL_STATUS,                                                              \
       heddle_block_get_traffic(P(0, &(heddle_block_traffic){.struct_bytes = sizeof(heddle_block_traffic)}),            \
                                P(1, a->block)))                                                                        \
+    X(heddle_bench_product, "out block", NULL_STATUS,                                                                  \
+      heddle_bench_product(P(0, &(heddle_bench_product_result){.struct_bytes = sizeof(heddle_bench_product_result)}),  \
+                           P(1, a->block), 0, HEDDLE_PRODUCT_FORWARD, 1, 0))                                           \
     X(heddle_block_workspace_bytes, "block", 0, heddle_block_workspace_bytes(P(0, a->block)))                          \
     X(heddle_dense_forward, "out x weight bias?", NULL_STATUS,                                                         \
       heddle_dense_forward(P(0, out1), P(1, a->x), 2, 3, P(2, a->y), P(3, a->z), 4, 1, HEDDLE_NO_STREAM))              \
