@@ -106,11 +106,19 @@ static int is_same(const products_stage *a, const products_stage *b)
            (is_mixed || a->options.mlp_channels == b->options.mlp_channels);
 }
 
+/* What no longer fits is told by "...", for which there is room. */
 static void add_name(char *list, size_t bytes, const char *name)
 {
+    static const char more[] = ", ...";
     const size_t used = strlen(list);
-    if (used + strlen(name) + 3 < bytes) {
-        snprintf(list + used, bytes - used, "%s%s", used > 0 ? ", " : "", name);
+    const char *separator = used > 0 ? ", " : "";
+    if (used >= strlen(more) && strcmp(list + used - strlen(more), more) == 0) {
+        return;
+    }
+    if (used + strlen(separator) + strlen(name) + sizeof more <= bytes) {
+        snprintf(list + used, bytes - used, "%s%s", separator, name);
+    } else {
+        snprintf(list + used, bytes - used, "%s", more);
     }
 }
 

@@ -8,7 +8,7 @@
 /* Stages that make the same products. */
 typedef struct products_stage {
     heddle_block_options options; /* of their blocks */
-    char names[256];              /* "s.attn, t.attn"; "": a layer that was given */
+    char names[1024];             /* "s.attn, t.attn"; "": a layer that was given */
     int64_t rows, text_rows;      /* of a rank; text_rows: of CROSS, those that keys and values are made of */
     int64_t calls;                /* how often a pass of the model makes each product */
 } products_stage;
@@ -24,7 +24,7 @@ typedef struct products_table {
     const char *model, *comm; /* model NULL: there is none */
     int ranks;                /* on which a rank has so many rows */
     int threads;              /* 0: products are a device's */
-    char left_out[512];       /* stages that no block does, and why; "": none */
+    char left_out[2048];      /* stages that no block does, and why; "": none */
     int nrows;
     products_row *row;
 } products_table;

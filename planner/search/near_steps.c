@@ -79,7 +79,7 @@ static int next_below(const double *sum, int at, int n, double bound)
 static heddle_status least_in_full(double *least, hd_near *w, int stage, int from)
 {
     heddle_status st = HEDDLE_OK;
-    const int n = w->n, first = next_below(w->sum, 0, n, *least + 1);
+    const int n = w->n, first = next_below(w->sum, 0, n, nextafter(*least, INFINITY));
     const double *edge = edges_before(w, stage) + (size_t)from * (size_t)n, known = *least;
     HD_TRY(hd_near_look(w, stage, from, first));
     *least = edge[first] + w->behind[first];

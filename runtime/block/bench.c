@@ -35,10 +35,8 @@ heddle_status hd_bench_times(heddle_bench_product_result *out, hd_bench_sample s
     double *all = NULL, once_ms = 0;
     int n = 0;
     HD_TRY(hd_alloc((void **)&all, MOST_SAMPLES, sizeof *all, "samples"));
+    HD_TRY(sample(&once_ms, ctx, 1)); /* which makes kernels, too */
     HD_TRY(sample(&once_ms, ctx, 1));
-    if (once_ms < SAMPLE_MS) { /* was it the first call that took so long? */
-        HD_TRY(sample(&once_ms, ctx, 1));
-    }
     out->repeats = once_ms * MOST_REPEATS > SAMPLE_MS ? (int64_t)(SAMPLE_MS / once_ms) : MOST_REPEATS;
     out->repeats = out->repeats > 1 ? out->repeats : 1;
     do {

@@ -256,7 +256,7 @@ HD_RANK_CASE(deadlines_name_the_late_rank, "2 threads")
 {
     small_call call;
     heddle_status st = HEDDLE_OK;
-    HD_TRY(open_call(&call, comm, HEDDLE_LINEAR_LASP, hd_test_limit_ns(0.3) / 1000000));
+    HD_TRY(open_call(&call, comm, HEDDLE_LINEAR_LASP, hd_test_missed_ns(0.3) / 1000000));
     if (heddle_comm_rank(comm) == 0) {
         while (hd_comm_check(comm) == HEDDLE_OK) {
             usleep(1000); /* in a barrier rank 1 would be told at once */

@@ -10,7 +10,7 @@ static _Atomic int is_over;
 /* A plan's deadline, which creating it has, too. */
 static int64_t late_ms(void)
 {
-    return hd_test_limit_ns(LATE_MS / 1e3) / 1000000;
+    return hd_test_missed_ns(LATE_MS / 1e3) / 1000000;
 }
 
 /* The stream ends, and heddle says why. */

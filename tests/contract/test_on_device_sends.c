@@ -252,7 +252,7 @@ static heddle_status is_late(arrays *a)
     if (rank == 0) {
         a->sim.hold(a->stream);
     }
-    usleep(rank == 0 ? 0 : (useconds_t)(hd_test_limit_ns(0.3 * DEADLINE_S) / 1000)); /* its patience ends later */
+    usleep(rank == 0 ? 0 : (useconds_t)(hd_test_missed_ns(0.3 * DEADLINE_S) / 1000)); /* its patience ends later */
     st = heddle_comm_sendrecv(comm, a->there[0], BYTES, peer, a->there[1], BYTES, peer, a->stream);
     a->sim.release();
     CHECK(st == (rank == 0 ? HEDDLE_ERR_TIMEOUT : HEDDLE_ERR_PEER));
@@ -304,6 +304,7 @@ static void on_wires(body does, double deadline_s)
 {
     static const heddle_wire wires[] = {HEDDLE_WIRE_PEER, HEDDLE_WIRE_NCCL, HEDDLE_WIRE_HOST};
     heddle_comm_options options = by_nccl(deadline_s);
+    options.deadline_ms = does == is_late ? hd_test_missed_ns(deadline_s) / 1000000 : options.deadline_ms;
     for (int i = 0; i < 3; i++) {
         options.wire = wires[i];
         HD_OK(heddle_run_ranks_with(N, "threads", &options, with_arrays, &does));

@@ -89,7 +89,7 @@ HD_CASE(an_overdue_switch_says_which)
     for (int messages = 0; messages < 2; messages++) {
         heddle_comm_options options;
         heddle_comm_options_init(&options);
-        options.deadline_ms = hd_test_limit_ns(2) / 1000000;
+        options.deadline_ms = hd_test_missed_ns(2) / 1000000;
         options.force_messages = messages;
         overdue = 0;
         HD_OK(heddle_run_ranks_with(3, "threads", &options, comes_late, NULL));

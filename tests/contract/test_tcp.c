@@ -356,7 +356,7 @@ static heddle_status loses_one(heddle_comm *launched, void *arg)
     const leaving how = *(const leaving *)arg;
     heddle_status st = HEDDLE_OK;
     world w;
-    heddle_comm_options options = plain(how == IS_LATE ? hd_test_limit_ns(0.4) / 1000000 : DEADLINE_MS);
+    heddle_comm_options options = plain(how == IS_LATE ? hd_test_missed_ns(0.4) / 1000000 : DEADLINE_MS);
     options.force_messages = 1;
     HD_TRY(listen_all(&w, launched, DEADLINE_MS));
     HD_TRY(open_comm(&w, &options));

@@ -36,7 +36,6 @@ enum {
     SHARED_BYTES = 64 << 10,
     ALL_SHARED_BYTES = 64 << 20,
     MAX_SHARED = 16,
-    DYNAMIC = 0xcb /* what it holds at first */,
     EDGE_BYTES = 8
 };
 
@@ -328,13 +327,11 @@ static unsigned turn(engine *e, unsigned threads, int is_reversed)
 
 static void give_shared(engine *e, unsigned dynamic_bytes)
 {
-    const size_t most = SHARED_BYTES + dynamic_bytes;
+    const size_t most = SHARED_BYTES + dynamic_bytes + HD_SIM_BEHIND_BYTES;
     e->npieces = 0;
     e->shared_used = e->shared_used + most <= ALL_SHARED_BYTES ? e->shared_used : 0;
     e->shared_from = e->shared_used;
-#ifndef HD_SIM_TSAN /* which would see it as a thread's */
-    memset(e->shared + e->shared_from + SHARED_BYTES, DYNAMIC, dynamic_bytes);
-#endif
+    hd_sim_fill_shared(e->shared + e->shared_from + SHARED_BYTES, dynamic_bytes);
 }
 
 static void run_block(engine *e, const hd_sim_op *op, unsigned block, int is_reversed)
@@ -352,6 +349,7 @@ static void run_block(engine *e, const hd_sim_op *op, unsigned block, int is_rev
     while (turn(e, threads, is_reversed) > 0) {
     }
     free(barrier);
+    hd_sim_check_shared(e->shared + e->shared_from + SHARED_BYTES, op->u.kernel.shared_bytes, block);
     e->shared_used += op->u.kernel.shared_bytes > 0 ? SHARED_BYTES + aligned(op->u.kernel.shared_bytes) : 0;
 }
 

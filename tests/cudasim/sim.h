@@ -284,6 +284,10 @@ void hd_sim_wait_for_warp(int is_order); /* is_order: what the lanes stored befo
 void hd_sim_lane_begins(hd_sim_lane *lane);
 void hd_sim_lane_ends(hd_sim_lane *lane); /* for good */
 /* Lanes that have all come to a word go on. Ends the program where one has not, and cannot. */
+enum { HD_SIM_BEHIND_BYTES = 4096 };
+void hd_sim_fill_shared(char *memory, unsigned bytes);
+/* Ends the program where a block wrote behind the memory that its launch gave it. */
+void hd_sim_check_shared(const char *memory, unsigned bytes, unsigned block);
 void hd_sim_warps_go_on(unsigned threads, unsigned block);
 
 #endif

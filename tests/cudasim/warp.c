@@ -55,6 +55,33 @@ void hd_sim_warps_go_on(unsigned threads, unsigned block)
     }
 }
 
+/* The memory that a launch gives each block holds this at first, and so does what lies behind it. Not with the race
+ * detector, which would see it as a thread's. */
+enum { AT_FIRST = 0xcb };
+
+void hd_sim_fill_shared(char *memory, unsigned bytes)
+{
+#ifndef HD_SIM_TSAN
+    memset(memory, AT_FIRST, bytes + HD_SIM_BEHIND_BYTES);
+#else
+    (void)memory, (void)bytes;
+#endif
+}
+
+void hd_sim_check_shared(const char *memory, unsigned bytes, unsigned block)
+{
+#ifndef HD_SIM_TSAN
+    for (unsigned i = 0; i < HD_SIM_BEHIND_BYTES; i++) {
+        if ((unsigned char)memory[bytes + i] != AT_FIRST) {
+            hd_sim_die("%s, block %u: wrote %u bytes behind the %u that its launch gave a block", hd_sim_kernel_name(),
+                       block, i, bytes);
+        }
+    }
+#else
+    (void)memory, (void)bytes, (void)block;
+#endif
+}
+
 typedef uint32_t __attribute__((may_alias)) any_word;
 
 static void meet(const char *word, const void *mine, unsigned bytes, int is_order)

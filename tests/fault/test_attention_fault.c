@@ -122,7 +122,7 @@ static heddle_status one_is_late(heddle_comm *comm, void *arg)
 {
     accident *a = arg;
     int rank = heddle_comm_rank(comm);
-    heddle_attention *attention = make_attention(comm, HEDDLE_ATTENTION_RING, hd_test_limit_ns(0.4) / 1000000);
+    heddle_attention *attention = make_attention(comm, HEDDLE_ATTENTION_RING, hd_test_missed_ns(0.4) / 1000000);
     static _Thread_local float data[4 * ELEMS];
     heddle_attention_array x[4];
     memset(x, 0, sizeof x);

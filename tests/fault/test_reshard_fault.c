@@ -156,7 +156,7 @@ HD_CASE(deadline_names_the_missing_rank)
     static const char *const transports[] = {"threads", "shm"};
     for (int i = 0; i < 12; i++) {
         job j = {.report = hd_shared(sizeof(report)), .line = SWITCH, .way = i / 4};
-        j.deadline_ms = hd_test_limit_ns(0.2) / 1000000;
+        j.deadline_ms = hd_test_missed_ns(0.2) / 1000000;
         heddle_comm_options options;
         heddle_comm_options_init(&options);
         options.force_messages = i % 4 >= 2;

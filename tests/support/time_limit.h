@@ -15,11 +15,23 @@ static inline double hd_test_crowding(void)
     return getloadavg(&load, 1) == 1 && load > (double)cores ? load / (double)cores : 1;
 }
 
-/* Of what passes each time, and so does not grow with the load: a deadline that somebody misses, a sleep. */
-static inline int64_t hd_test_wait_ns(double seconds)
+static inline double hd_test_scale(void)
 {
     const char *scale = getenv("HEDDLE_TEST_TIME_SCALE");
-    return (int64_t)(seconds * 1e9 * (scale != NULL ? atof(scale) : 1));
+    return scale != NULL ? atof(scale) : 1;
+}
+
+/* Of what passes each time, and so does not grow with the load: a sleep. */
+static inline int64_t hd_test_wait_ns(double seconds)
+{
+    return (int64_t)(seconds * 1e9 * hd_test_scale());
+}
+
+/* A deadline that somebody misses, and that others have to keep: it passes each time, so it grows no more than that. */
+static inline int64_t hd_test_missed_ns(double seconds)
+{
+    const double crowding = hd_test_crowding() < 8 ? hd_test_crowding() : 8;
+    return (int64_t)(seconds * 1e9 * (crowding > hd_test_scale() ? crowding : hd_test_scale()));
 }
 
 static inline int64_t hd_test_limit_ns(double seconds)

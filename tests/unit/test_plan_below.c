@@ -144,3 +144,28 @@ HD_CASE(a_repetition_may_be_forced)
     assert_in_range(found, hd_rounds(120), INT32_MAX);
     heddle_machine_destroy(machine);
 }
+
+/* From 2^53 ps on two costs may differ by less than what one more is. */
+HD_CASE(plans_of_hours_are_found)
+{
+    heddle_machine *machine = NULL;
+    heddle_plan_options o;
+    heddle_plan_options_init(&o);
+    HD_OK(heddle_machine_load(&machine, "8x8xh100-nvlink+ib400"));
+    o.machine = machine;
+    o.epilogue = "any";
+    for (int repeat = 1; repeat < 9; repeat++) {
+        heddle_model *model =
+            make_model("bf16", "b: {size: 1, role: batch}, t: 1024, h: 8388608, w: 7, c: {size: 256, role: channel}",
+                       "b, t, h, w, c", repeat % 2 ? "ht-" : "h-", repeat, 16, "");
+        for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
+            hd_cost best = {{0}}, plain = {{0}};
+            const int64_t got = found_by(model, meshes[m], &o, &best, 0);
+            assert_true(got > INT64_C(1) << 53);
+            assert_int_equal(got, found_by(model, meshes[m], &o, &plain, 1));
+            assert_int_equal(hd_cost_compare(&best, &plain), 0);
+        }
+        heddle_model_destroy(model);
+    }
+    heddle_machine_destroy(machine);
+}

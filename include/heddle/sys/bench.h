@@ -78,7 +78,8 @@ typedef struct heddle_bench_product_result {
 
 /* Times one of the three products of a layer of a committed block (heddle/sys/device_products.h) as the block carries
  * it out, over `rows` rows of numbers that are made up. param: the layer's weight among the parameters, of two dims.
- * Goes on until budget_ms are spent, behind a first call or two that do not count, with one sample at least. In host
+ * Goes on until budget_ms are spent or 10000 samples taken, behind two calls that do not count, with one sample at
+ * least; a call that has begun is not ended. In host
  * memory by the block's threads in their pieces, by the host's clock; a piece lies in the thread's cache, as behind a
  * norm. On a device by its clock, over whole arrays, weights too, which take turns where they would fit its cache; a
  * library that could not be loaded, or that kept no row's bits, is in `kernel`.
