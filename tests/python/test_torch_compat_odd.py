@@ -33,6 +33,37 @@ ended()
 """, 3)
 
 
+def test_an_attention_of_its_own_heads_alone(tmp_path):
+    fork(tmp_path, COMMON + """
+def of(q, k, v, slopes):  # [b, s, h, d]
+    rows = torch.arange(q.shape[1])
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) - (rows[:, None] - rows).abs() * slopes[:, None, None]
+    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
+
+slopes = torch.tensor([0.5, 0.25])
+own = slopes[rank:rank + 1]  # of 2 heads: none on rank 2
+
+def strict(q, k, v):
+    if q.shape[2] != len(own):
+        raise RuntimeError(f"{q.shape[2]} heads, wanted {len(own)}")
+    return of(q, k, v, own)
+
+whole = [draw(i, 2, 4 * size, 2, d).requires_grad_() for i, d in enumerate((8, 8, 5))]
+wanted, d_o = of(*whole, slopes), draw(9, 2, 4 * size, 2, 5)
+for attend in (lambda q, k, v: of(q, k, v, own), strict):
+    mine = [part(x.detach(), 1).clone().requires_grad_() for x in whole]
+    found = hc.by_heads(attend, *mine)
+    assert found.shape == part(wanted, 1).shape and (found - part(wanted, 1)).abs().max() < 1e-5
+    for a, b in zip(torch.autograd.grad(found, mine, part(d_o, 1)),
+                    torch.autograd.grad(wanted, whole, d_o, retain_graph=True)):
+        assert (a - part(b, 1)).abs().max() < 1e-5
+y = draw(1, 2, 4, size, 8)
+refused(heddle.ArgumentError, "attend returned (2, 12, 0, 8) of 1 heads", hc.by_heads,
+        lambda q, k, v: q[:, :, :0], y, y, y)
+ended()
+""", 3)
+
+
 def test_lengths_and_numbers_in_whatever_has_them(tmp_path):
     fork(tmp_path, COMMON + """
 world = dist.group.WORLD
@@ -141,8 +172,18 @@ for words, call in (
 for words, call in (
         ("floating numbers, not torch.int64", lambda: hc.attention(y.long(), y.long(), y.long())),
         ("window_size is 4", lambda: hy.UlyssesAttention(world)(y, y, y, window_size=4)),
+        ("return_attn_probs is True", lambda: hy.UlyssesAttention(world)(y, y, y, return_attn_probs=True)),
+        ("return_attn_probs is True", lambda: hy.LongContextAttention()(y, y, y, 0.0, None, False, (-1, -1), 0.0, None,
+                                                                        False, True)),
         ("ring_impl_type is None", lambda: hy.LongContextAttention(ring_impl_type=None))):
     refused(heddle.UnsupportedError, words, call)
+packed = torch.stack([y, y, y], 2)
+for name, option in (("is_causal", True), ("scale", 3.0), ("softmaxscale", 3.0)):  # what would be left out unseen
+    refused(TypeError, f"unexpected keyword argument '{name}'",
+            lambda: hy.UlyssesAttention(world)(y, y, y, **{name: option}))
+    refused(TypeError, f"unexpected keyword argument '{name}'",
+            lambda: hy.LongContextAttentionQKVPacked()(packed, **{name: option}))
+same(hy.UlyssesAttention(world)(y, y, y, deterministic=True), hy.UlyssesAttention(world)(y, y, y))
 works = {}
 hds.single_all_to_all(y, 2, 1, 0, world, True, works)
 (work,) = works.values()

@@ -270,3 +270,35 @@ def test_a_schedule_says_what_it_does_not_count():
     assert f" {plan.proof.bytes_total} bytes go on 3 ranks, and the schedule counts " in plan.why, plan.why
     model, given = ended()
     assert "without" not in ht.explore(model, **given).plan(model, "[sp=3]").why
+
+
+class Numbers(list):
+    """A list that knows more than a list."""
+
+    def grow(self, x):
+        self.append(x.shape[1])
+
+
+class Sized(torch.nn.Module):
+    """Takes a form and a list of another kind, and writes to it."""
+
+    def forward(self, x, size, seen):
+        seen.grow(x)
+        return x * (1 + 0 * size.numel())
+
+
+class OfSized(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.sized, self.last = Sized(), torch.nn.Linear(4, 4)
+
+    def forward(self, x, size, seen):
+        return self.last(self.sized(x, size, seen))
+
+
+def test_kinds_of_lists_and_tuples_stay_what_they_are():
+    model, x, seen = OfSized(), torch.randn(2, 7, 4), Numbers()
+    found = ht.explore(model, x, x.shape, seen)
+    assert found["sized"].free == ("b", "s") and seen == [], found.table()
+    assert ht.prove(model, {"sized": ht.Split("x", "b s c", "s"), "last": ht.Gather("output", "b s c", "s")},
+                    x, x.shape, seen) and seen == []

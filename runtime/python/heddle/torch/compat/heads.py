@@ -6,6 +6,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 import torch
 
 from ...errors import ArgumentError
+from ..attention_op import nothing_of
 from ..ones import filled
 from .exchange import all_to_all, exchanged_as_one, ranks_of
 from .groups import balanced, checked, dim_of, rank_of, shared
@@ -52,7 +53,8 @@ def by_heads(attend: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.
     """o of this rank's rows, of an attention `attend(q, k, v)` of all rows, which is given those of this rank's heads.
     Heads are in `scatter_dim`, rows in `gather_dim`, of which every rank has as many; k and v may have fewer heads, and
     other rows. o has heads where q has them, or there the heads and their width as one. A rank that gets no heads calls
-    `attend` with a key head of ones, which nobody else sees: so it knows what o is.
+    `attend` with a key head of ones, which nobody else sees: so it knows what o is; where that raises or returns no
+    heads, o is there as q is, and as wide as v.
     """
     ranks = ranks_of(group)
     scatter, gather = _dims(attend, (q, k, v), scatter_dim, gather_dim)
@@ -66,15 +68,11 @@ def by_heads(attend: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.
         q = all_to_all(q, scatter, gather, group, scatter_sizes=cut)
         k, v = (all_to_all(x, scatter, gather, group, scatter_sizes=key_cut) for x in (k, v))
     mine = cut[rank_of(group)]
-    heads = mine or max(each, 1)
-    if not mine:
-        q, k, v = (_with_heads(x, scatter, n) for x, n in ((q, heads), (k, 1), (v, 1)))
-    o = attend(q, k, v)
-    if not isinstance(o, torch.Tensor) or o.dim() <= max(scatter, gather) or o.shape[scatter] % heads:
-        raise ArgumentError(f"by_heads: attend returned {shown(o)} of {heads} heads, wanted a tensor with rows in dim "
-                            f"{gather} and heads in dim {scatter}")
-    wide = o.shape[scatter] // heads
-    o = o if mine else o.narrow(scatter, 0, 0)
+    if mine:
+        o = attend(q, k, v)
+        wide = _width(o, mine, scatter, gather)
+    else:
+        o, wide = _of_none(attend, (q, k, v), max(each, 1), scatter, gather)
     return all_to_all(o, gather, scatter, group, gather_sizes=[n * wide for n in cut])
 
 
@@ -90,6 +88,32 @@ def _dims(attend: Any, qkv: Sequence[torch.Tensor], scatter_dim: int, gather_dim
         raise ArgumentError(f"by_heads: q {shown(qkv[0])}, k {shown(qkv[1])} and v {shown(qkv[2])} with heads in dim "
                             f"{scatter}, rows in dim {gather}: wanted two dims, and key heads that divide those of q")
     return scatter, gather
+
+
+def _width(o: Any, heads: int, scatter: int, gather: int) -> int:
+    """Of each of its heads, where o has them in `scatter`."""
+    if not isinstance(o, torch.Tensor) or o.dim() <= max(scatter, gather) or not o.shape[scatter] or \
+            o.shape[scatter] % heads:
+        raise ArgumentError(f"by_heads: attend returned {shown(o)} of {heads} heads, wanted a tensor with rows in dim "
+                            f"{gather} and heads in dim {scatter}")
+    return o.shape[scatter] // heads
+
+
+def _of_none(attend: Callable[..., Any], qkv: Sequence[torch.Tensor], heads: int, scatter: int,
+             gather: int) -> Tuple[torch.Tensor, int]:
+    """o of a rank without heads, and how wide each would be there. Where `attend` wants its own heads alone, which are
+    none, o is as q is and as wide as v: the others wait for it."""
+    q, k, v = qkv
+    try:
+        o = attend(_with_heads(q, scatter, heads), *(_with_heads(x, scatter, 1) for x in (k, v)))
+        is_told = not isinstance(o, torch.Tensor) or o.dim() <= scatter or o.shape[scatter] > 0
+    except Exception:  # whatever it makes of a head that is not its own
+        is_told = False
+    if is_told:
+        wide = _width(o, heads, scatter, gather)
+        return o.narrow(scatter, 0, 0), wide
+    last = (q if gather == q.dim() - 1 else v).shape[-1]
+    return nothing_of(q, k, v).reshape(*q.shape[:-1], last), 1
 
 
 def _with_heads(x: torch.Tensor, dim: int, heads: int) -> torch.Tensor:

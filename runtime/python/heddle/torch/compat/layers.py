@@ -84,8 +84,10 @@ class OverGroups(torch.nn.Module):
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, dropout_p: float = 0.0,
                 softmax_scale: Optional[float] = None, causal: bool = False, window_size: Tuple[int, int] = (-1, -1),
-                softcap: float = 0.0, alibi_slopes: Any = None, *args: Any, **kwargs: Any) -> torch.Tensor:
-        _without(window_size, dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes)
+                softcap: float = 0.0, alibi_slopes: Any = None, deterministic: bool = False,
+                return_attn_probs: bool = False) -> torch.Tensor:
+        _without(window_size, dropout_p=dropout_p, softcap=softcap, alibi_slopes=alibi_slopes,
+                 return_attn_probs=return_attn_probs)
         o: torch.Tensor = attention(query, key, value, self.ulysses_pg, self.ring_pg, causal=causal,
                                     scale=softmax_scale)
         return o

@@ -39,9 +39,13 @@ def _parts(value: Any) -> Any:
 def replaced(value: Any, change: Callable[[str, torch.Tensor], torch.Tensor], name: str = "",
              other: Callable[[Any], Any] = lambda value: value) -> Any:
     """The same with other tensors. What is no tuple, list or dict of tensors stays the same object, or is what `other`
-    makes of it."""
+    makes of it; of a kind of list or tuple that holds none, as torch.Size, likewise."""
     if isinstance(value, torch.Tensor):
         return change(name, value)
+    if type(value) not in (tuple, list) and not hasattr(value, "_fields") and isinstance(value, (tuple, list)) and \
+            not tensors_of(value):
+        return other(value)
+
     def inner(key: Any, part: Any) -> Any:
         return replaced(part, change, f"{name}.{key}" if name else str(key), other)
     if isinstance(value, tuple):
