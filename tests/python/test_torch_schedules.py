@@ -2,6 +2,7 @@
 import os
 import pathlib
 import subprocess
+import types
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import heddle
 import heddle.diffusers
 import heddle.torch as ht
 from heddle.torch import Attend
+from heddle.torch.planning.attended import _method
 
 torch.set_num_threads(1)
 CUT = "blocks.0=s@sp/ulysses;blocks.1=s@sp/ulysses"
@@ -183,6 +185,39 @@ def test_a_mix_of_methods_that_a_machine_wants_is_followed(tmp_path, made, block
         assert plan.schedule.predicted_s == best.predicted_s and f"predicts {best.predicted_s:.3g} s by it" in plan.why
         assert "by it on slow" not in found.plan(model, f"[sp={ranks}]", machine=machine, method="gather-kv").why
     assert plan.prove(model, ranks=ranks, **given)
+
+
+class Sorted(Rows):
+    """Between the blocks rows are sorted, by a module of no list."""
+
+    def __init__(self):
+        super().__init__()
+        self.adapter = Sorting()
+        self.blocks[1].attention = Heads(1)
+
+    def forward(self, x):
+        return self.blocks[1](self.adapter(self.blocks[0](x)))
+
+
+class Sorting(torch.nn.Module):
+    def forward(self, x):
+        return x + x.sort(1)[0]
+
+
+def test_a_mix_of_which_no_plan_holds_is_told(tmp_path):
+    machine = tmp_path / "slow.yaml"
+    machine.write_text(SLOW)
+    torch.manual_seed(0)
+    model, x = Sorted(), torch.randn(1, 11, WIDTH)
+    plan = ht.explore(model, x).plan(model, "[sp=4]", machine=machine)
+    assert plan.proof and ("; the fewest seconds on slow are those of ulysses in 'blocks.0' and gather-kv in 'blocks.1'"
+                           ", which no plan has: the best does not hold on 2 ranks: ") in plan.why, str(plan)
+
+
+def test_halos_and_sums_are_no_methods_of_attention():
+    for method in ("halo", "sums"):
+        schedule = types.SimpleNamespace(stages=[types.SimpleNamespace(method=method)], machine="slow", predicted_s=1.0)
+        assert [_method(None, schedule, "auto", heads, 4)[0] for heads in (3, 4)] == ["gather-kv", "ulysses"], method
 
 
 @pytest.mark.parametrize("is_stage", (False, True))

@@ -242,7 +242,7 @@ def _chosen(draft: "Draft", schedule: "Schedule", attending: List[Tuple[str, Lis
 def _method(draft: "Draft", schedule: "Schedule", method: str, heads: int, size: int) -> Tuple[str, str]:
     if method != "auto":
         return method, f"{method}, as asked for"
-    planned = {stage.method for stage in schedule.stages} - {"local"}
+    planned = {stage.method for stage in schedule.stages} - {"local", "halo", "sums"}
     if schedule.machine and len(planned) == 1:
         chosen = next(iter(planned))
         return chosen, f"{chosen}, since the planner predicts {schedule.predicted_s:.3g} s by it on {schedule.machine}"

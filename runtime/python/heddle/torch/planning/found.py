@@ -178,16 +178,18 @@ class _Search:
         by: Dict[str, str] = {stage.method: stage.name for stage in schedule.stages if stage.method != "local"}
         if len(by) < (1 if draft.is_switching else 2) or not {"halo", "sums"}.isdisjoint(by):
             return None
+        first = len(self._tried)
         try:
             need_followed(self._found, schedule)
             plan = self.drafted(schedule, machine, sizes)
             if plan is not None:
                 plan.why += f": the planner predicts {schedule.predicted_s:.3g} s by it on {schedule.machine}"
-            return plan
+                return plan
+            why = f"the best does not hold on {self._tried[first][1]}" if self._tried[first:] else "there are no steps"
         except (ArgumentError, UnsupportedError) as error:
-            has = " and ".join(f"{method} in '{name}'" for method, name in by.items())
-            self.unfollowed = (f"; the fewest seconds on {schedule.machine} are those of {has}, which no plan has: "
-                               f"{error}")
+            why = str(error)
+        has = " and ".join(f"{method} in '{name}'" for method, name in by.items())
+        self.unfollowed = f"; the fewest seconds on {schedule.machine} are those of {has}, which no plan has: {why}"
         return None
 
     def drafted(self, schedule: Optional[Schedule], machine: Optional[MachineLike], sizes: str) -> Optional[Plan]:
