@@ -58,6 +58,14 @@ static inline heddle_comm_options by_nccl(double deadline_s)
     return options;
 }
 
+/* With a deadline that is missed. */
+static inline heddle_comm_options by_nccl_missed(double deadline_s)
+{
+    heddle_comm_options options = by_nccl(deadline_s);
+    options.deadline_ms = hd_test_missed_ns(deadline_s) / 1000000;
+    return options;
+}
+
 /* On threads, where all is well in the end. */
 static inline void run_by_nccl(int n, heddle_rank_main fn, void *arg)
 {

@@ -109,7 +109,7 @@ HD_CASE(a_rank_that_does_not_come_ends_at_the_deadline)
     for (int aborts = 0; aborts < 2; aborts++) {
         int64_t before = sim.aborts();
         is_enqueued = given_up = 0;
-        const heddle_comm_options options = by_nccl(aborts ? 60 : 1);
+        const heddle_comm_options options = aborts ? by_nccl(60) : by_nccl_missed(1);
         HD_OK(heddle_run_ranks_with(RANKS, "threads", &options, one_stays_away, &aborts));
         assert_true(sim.aborts() > before && sim.aborts() <= before + RANKS); /* once each, at most */
         assert_int_equal(sim.comms(), 0);

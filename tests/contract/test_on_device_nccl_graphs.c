@@ -152,7 +152,7 @@ out:
 HD_CASE(a_graph_may_outlive_its_communicator)
 {
     heddle_comm *comm = NULL;
-    const heddle_comm_options options = by_nccl(DEADLINE_S);
+    const heddle_comm_options options = by_nccl_missed(DEADLINE_S);
     device_sim sim;
     HD_OK(heddle_comm_open(&comm, "self", &options)); /* loads the library */
     HD_OK(device_sim_get(&sim));
@@ -191,7 +191,7 @@ out:
 
 HD_CASE(a_rank_may_leave_before_others)
 {
-    ends e = {.sim = get_sim(), .options = by_nccl(DEADLINE_S)};
+    ends e = {.sim = get_sim(), .options = by_nccl_missed(DEADLINE_S)};
     e.sim.end_together(RANKS);
     HD_OK(heddle_run_ranks(RANKS, "threads", leaves_early, &e));
     for (int64_t until_ns = hd_now_ns() + hd_test_limit_ns(LIMIT_S); e.sim.comms() > 0 && hd_now_ns() < until_ns;) {
