@@ -29,13 +29,13 @@ static heddle_status create(hd_flow *flow)
     for (int i = 0; i < 2; i++) {
         size_t bytes = (size_t)flow->problem->state_bytes;
         hd_transfer_spec spec = {.src_bytes = bytes, .dst_bytes = bytes, .lends = flow->lends};
-        hd_part part;
+        hd_item item;
         if (i == edge_out(flow) && flow->p + 1 < flow->n) {
-            part = hd_flow_part(flow, hd_flow_rank(flow, flow->p + 1), 0);
-            spec.send = (hd_parts){&part, 1};
+            item = hd_flow_item(flow, hd_flow_rank(flow, flow->p + 1), 0);
+            spec.send = (hd_items){&item, 1};
         } else if (i == edge_in(flow) && flow->p > 0) {
-            part = hd_flow_part(flow, hd_flow_rank(flow, flow->p - 1), 0);
-            spec.recv = (hd_parts){&part, 1};
+            item = hd_flow_item(flow, hd_flow_rank(flow, flow->p - 1), 0);
+            spec.recv = (hd_items){&item, 1};
         }
         HD_TRY(hd_flow_open(flow, i, i, &spec, 1));
     }

@@ -15,33 +15,33 @@ static int64_t serial_steps(int n)
 
 static int by_peer(const void *a, const void *b)
 {
-    return ((const hd_part *)a)->peer - ((const hd_part *)b)->peer;
+    return ((const hd_item *)a)->peer - ((const hd_item *)b)->peer;
 }
 
 static heddle_status create(hd_flow *flow)
 {
     heddle_status st = HEDDLE_OK;
-    hd_part *send = NULL, *recv = NULL;
+    hd_item *send = NULL, *recv = NULL;
     int64_t bytes = flow->problem->state_bytes;
     int me = flow->problem->me;
     if (flow->twin != NULL) {
         return HEDDLE_OK;
     }
     hd_transfer_spec spec = {.src_bytes = (size_t)bytes, .dst_bytes = (size_t)(bytes * flow->n)};
-    heddle_status mine = hd_alloc((void **)&send, (size_t)flow->n, sizeof *send, "parts of lasp2");
-    mine = mine == HEDDLE_OK ? hd_alloc((void **)&recv, (size_t)flow->n, sizeof *recv, "parts of lasp2") : mine;
+    heddle_status mine = hd_alloc((void **)&send, (size_t)flow->n, sizeof *send, "items of lasp2");
+    mine = mine == HEDDLE_OK ? hd_alloc((void **)&recv, (size_t)flow->n, sizeof *recv, "items of lasp2") : mine;
     mine = mine == HEDDLE_OK ? hd_flow_alloc(&flow->all, flow, bytes * flow->n) : mine;
     HD_TRY(hd_comm_agree(flow->comm, mine));
     for (int m = 0; m < flow->n; m++) {
         if (m != me) {
-            send[spec.send.count++] = hd_flow_part(flow, flow->problem->rank[m], me * bytes);
-            recv[spec.recv.count++] = hd_flow_part(flow, flow->problem->rank[m], m * bytes);
+            send[spec.send.count++] = hd_flow_item(flow, flow->problem->rank[m], me * bytes);
+            recv[spec.recv.count++] = hd_flow_item(flow, flow->problem->rank[m], m * bytes);
         }
     }
     qsort(send, (size_t)spec.send.count, sizeof *send, by_peer);
     qsort(recv, (size_t)spec.recv.count, sizeof *recv, by_peer);
-    spec.send.part = send;
-    spec.recv.part = recv;
+    spec.send.item = send;
+    spec.recv.item = recv;
     HD_TRY(hd_flow_open(flow, 0, 0, &spec, 1));
 out:
     hd_free(send);

@@ -23,9 +23,9 @@ heddle_status hd_flow_alloc(void **out, hd_flow *flow, int64_t bytes)
     return heddle_buffer_alloc(out, flow->comm, (size_t)bytes + 64, flow->problem->options.space); /* peers read it */
 }
 
-hd_part hd_flow_part(const hd_flow *flow, int peer, int64_t dst_offset)
+hd_item hd_flow_item(const hd_flow *flow, int peer, int64_t dst_offset)
 {
-    return (hd_part){.peer = peer, .copy = {.dst_offset_bytes = dst_offset, .run_bytes = flow->problem->state_bytes}};
+    return (hd_item){.peer = peer, .copy = {.dst_offset_bytes = dst_offset, .run_bytes = flow->problem->state_bytes}};
 }
 
 /* Collective. A rank without states (no heads, no samples) takes part with empty transfers. */

@@ -96,7 +96,7 @@ int64_t hd_flow_rows(const hd_flow *flow, int position);
 void hd_flow_fold(const hd_flow *flow, void *dst, int64_t rows, const void *state, const void *add);
 heddle_status hd_flow_alloc(void **out, hd_flow *flow, int64_t bytes);
 /* One state to or from a rank. */
-hd_part hd_flow_part(const hd_flow *flow, int peer, int64_t dst_offset);
+hd_item hd_flow_item(const hd_flow *flow, int peer, int64_t dst_offset);
 /* Collective: transfers first, first+1, ... on a channel of their own. Where states are empty nothing moves. */
 heddle_status hd_flow_open(hd_flow *flow, int channel, int first, hd_transfer_spec *spec, int ntransfers);
 heddle_status hd_flow_start(hd_flow *flow, int channel, int transfer, const void *src, void *dst, int messages);

@@ -31,23 +31,23 @@ static int steps_of(const struct hd_linear_on *on)
 
 static int by_peer(const void *a, const void *b)
 {
-    return ((const hd_part *)a)->peer - ((const hd_part *)b)->peer;
+    return ((const hd_item *)a)->peer - ((const hd_item *)b)->peer;
 }
 
-/* The parts of a step, at most one for each member. */
-typedef struct step_parts {
-    hd_part *send, *recv;
+/* The items of a step, at most one for each member. */
+typedef struct step_items {
+    hd_item *send, *recv;
     int sends, recvs;
-} step_parts;
+} step_items;
 
-static hd_part part_of(const struct hd_linear_on *on, const hd_linear_way *way, int p, int64_t at)
+static hd_item item_of(const struct hd_linear_on *on, const hd_linear_way *way, int p, int64_t at)
 {
     const int64_t bytes = on->problem->state_bytes;
-    return (hd_part){.peer = on->problem->rank[member_at(on, way, p)],
+    return (hd_item){.peer = on->problem->rank[member_at(on, way, p)],
                      .copy = {.dst_offset_bytes = at * bytes, .run_bytes = bytes}};
 }
 
-static void take_parts(step_parts *out, const struct hd_linear_on *on, const hd_linear_way *way, int step)
+static void take_items(step_items *out, const struct hd_linear_on *on, const hd_linear_way *way, int step)
 {
     const int n = on->problem->nranks, p = way->p;
     out->sends = out->recvs = 0;
@@ -57,8 +57,8 @@ static void take_parts(step_parts *out, const struct hd_linear_on *on, const hd_
     if (on->problem->options.method == HEDDLE_LINEAR_LASP2) {
         for (int other = 0; other < n; other++) {
             if (other != p) {
-                out->send[out->sends++] = part_of(on, way, other, member_at(on, way, p));
-                out->recv[out->recvs++] = part_of(on, way, other, member_at(on, way, other));
+                out->send[out->sends++] = item_of(on, way, other, member_at(on, way, p));
+                out->recv[out->recvs++] = item_of(on, way, other, member_at(on, way, other));
             }
         }
         qsort(out->send, (size_t)out->sends, sizeof *out->send, by_peer);
@@ -67,31 +67,31 @@ static void take_parts(step_parts *out, const struct hd_linear_on *on, const hd_
     }
     const int is_scan = on->problem->options.method == HEDDLE_LINEAR_SCAN, far = is_scan ? 1 << step : 1;
     if (p + far < n && (is_scan || p == step)) {
-        out->send[out->sends++] = part_of(on, way, p + far, 0);
+        out->send[out->sends++] = item_of(on, way, p + far, 0);
     }
     if (p - far >= 0 && (is_scan || p == step + 1)) {
-        out->recv[out->recvs++] = part_of(on, way, p - far, 0);
+        out->recv[out->recvs++] = item_of(on, way, p - far, 0);
     }
 }
 
-static heddle_status make_route(hd_route **out, struct hd_linear_on *on, const step_parts *parts)
+static heddle_status make_route(hd_route **out, struct hd_linear_on *on, const step_items *items)
 {
     const hd_linear_problem *p = on->problem;
     const int64_t all = (p->options.method == HEDDLE_LINEAR_LASP2 ? p->nranks : 1) * p->state_bytes;
     const hd_route_spec spec = {
         .options = {.deadline_ms = p->options.deadline_ms, .what = "step of a state", .line = ""},
         .space = HEDDLE_SPACE_DEVICE,
-        .phase = {{.transfer = {.send = {parts->send, parts->sends},
-                                .recv = {parts->recv, parts->recvs},
+        .phase = {{.transfer = {.send = {items->send, items->sends},
+                                .recv = {items->recv, items->recvs},
                                 .src_bytes = (size_t)p->state_bytes,
                                 .dst_bytes = (size_t)all,
                                 .space = HEDDLE_SPACE_DEVICE,
-                                .footprint_bytes = p->state_bytes * (parts->sends + parts->recvs)},
+                                .footprint_bytes = p->state_bytes * (items->sends + items->recvs)},
                    .src = {.in = HD_IN_SRC},
                    .dst = {.in = HD_IN_DST}}},
         .nphases = 1,
-        .whole_src = {.run_bytes = parts->sends > 0 ? p->state_bytes : 0},
-        .whole_dst = {.run_bytes = parts->recvs > 0 ? all : 0}, /* else dst keeps what an earlier step has brought */
+        .whole_src = {.run_bytes = items->sends > 0 ? p->state_bytes : 0},
+        .whole_dst = {.run_bytes = items->recvs > 0 ? all : 0}, /* else dst keeps what an earlier step has brought */
         .src_bytes = p->state_bytes,
         .dst_bytes = all,
         .dtype = HEDDLE_F32,
@@ -120,22 +120,22 @@ static heddle_status make_way(struct hd_linear_on *on, hd_linear_way *way, int w
 {
     heddle_status st = HEDDLE_OK;
     const hd_linear_problem *p = on->problem;
-    step_parts parts = {NULL, NULL, 0, 0};
+    step_items items = {NULL, NULL, 0, 0};
     way->which = which;
     way->leftward = which == HD_WALKS_KV_RIGHT || which == HD_WALKS_G_RIGHT;
     way->p = way->leftward ? p->nranks - 1 - p->me : p->me;
     way->twin = twin;
     heddle_status mine = take_memory(on, way);
-    mine = mine == HEDDLE_OK ? hd_alloc((void **)&parts.send, (size_t)p->nranks, sizeof(hd_part), "parts") : mine;
-    mine = mine == HEDDLE_OK ? hd_alloc((void **)&parts.recv, (size_t)p->nranks, sizeof(hd_part), "parts") : mine;
+    mine = mine == HEDDLE_OK ? hd_alloc((void **)&items.send, (size_t)p->nranks, sizeof(hd_item), "items") : mine;
+    mine = mine == HEDDLE_OK ? hd_alloc((void **)&items.recv, (size_t)p->nranks, sizeof(hd_item), "items") : mine;
     HD_TRY(hd_comm_agree(on->comm, mine));
     for (int step = 0; twin == NULL && step < steps_of(on); step++) {
-        take_parts(&parts, on, way, step);
-        HD_TRY(make_route(&way->route[step], on, &parts));
+        take_items(&items, on, way, step);
+        HD_TRY(make_route(&way->route[step], on, &items));
         way->nroutes++;
     }
 out:
-    HD_FREE_ALL(parts.send, parts.recv);
+    HD_FREE_ALL(items.send, items.recv);
     return st;
 }
 

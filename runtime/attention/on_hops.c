@@ -25,13 +25,13 @@ static heddle_status make_route(hd_route **out, const struct hd_attn_on *on, int
     const int n = on->members, member = (on->me - step - (kind == HD_ON_SUMS) + 2 * n) % n;
     const int64_t send = on->row_counts[member] * row_bytes(on, kind);
     const int64_t recv = on->row_counts[(member + n - 1) % n] * row_bytes(on, kind);
-    hd_part parts[2] = {{.peer = (on->me + 1) % n, .copy = {.run_bytes = send}},
+    hd_item items[2] = {{.peer = (on->me + 1) % n, .copy = {.run_bytes = send}},
                         {.peer = (on->me + n - 1) % n, .copy = {.run_bytes = recv}}};
     const hd_route_spec spec = {
         .options = {.deadline_ms = on->problem->options.deadline_ms, .what = "step of a ring", .line = ""},
         .space = HEDDLE_SPACE_DEVICE,
-        .phase = {{.transfer = {.send = {&parts[0], send > 0},
-                                .recv = {&parts[1], recv > 0},
+        .phase = {{.transfer = {.send = {&items[0], send > 0},
+                                .recv = {&items[1], recv > 0},
                                 .src_bytes = (size_t)send,
                                 .dst_bytes = (size_t)recv,
                                 .space = HEDDLE_SPACE_DEVICE,

@@ -43,15 +43,15 @@ out:
     return st;
 }
 
-static void describe_step(hd_transfer_spec *spec, hd_part *send, hd_part *recv, const hd_core *core, int64_t send_bytes,
+static void describe_step(hd_transfer_spec *spec, hd_item *send, hd_item *recv, const hd_core *core, int64_t send_bytes,
                           int64_t recv_bytes)
 {
     int n = core->nranks, r = core->rank;
     memset(spec, 0, sizeof *spec);
-    *send = (hd_part){.peer = (r + 1) % n, .copy = {.run_bytes = send_bytes}};
-    *recv = (hd_part){.peer = (r + n - 1) % n, .copy = {.run_bytes = recv_bytes}};
-    spec->send = (hd_parts){send, send_bytes > 0};
-    spec->recv = (hd_parts){recv, recv_bytes > 0};
+    *send = (hd_item){.peer = (r + 1) % n, .copy = {.run_bytes = send_bytes}};
+    *recv = (hd_item){.peer = (r + n - 1) % n, .copy = {.run_bytes = recv_bytes}};
+    spec->send = (hd_items){send, send_bytes > 0};
+    spec->recv = (hd_items){recv, recv_bytes > 0};
     spec->space = core->problem->options.space;
     spec->src_bytes = (size_t)send_bytes;
     spec->dst_bytes = (size_t)recv_bytes;
@@ -59,7 +59,7 @@ static void describe_step(hd_transfer_spec *spec, hd_part *send, hd_part *recv, 
 }
 
 /* The own blocks to all other members, theirs to this one. */
-static void describe_loan(hd_transfer_spec *spec, hd_part *part, const hd_core *core, int64_t bytes_a_row)
+static void describe_loan(hd_transfer_spec *spec, hd_item *item, const hd_core *core, int64_t bytes_a_row)
 {
     int n = core->nranks, r = core->rank;
     int64_t own_bytes = core->rows[r].rows * bytes_a_row;
@@ -67,16 +67,16 @@ static void describe_loan(hd_transfer_spec *spec, hd_part *part, const hd_core *
     spec->lends = 1;
     spec->space = core->problem->options.space;
     spec->src_bytes = (size_t)own_bytes;
-    spec->send.part = part;
-    spec->recv.part = part + n - 1;
+    spec->send.item = item;
+    spec->recv.item = item + n - 1;
     for (int i = 1; i < n; i++) { /* in the order in which they come and are waited for */
         int from = (r - i + n) % n;
         int64_t bytes = core->rows[from].rows * bytes_a_row;
         if (own_bytes > 0) {
-            spec->send.part[spec->send.count++] = (hd_part){.peer = (r + i) % n, .copy = {.run_bytes = own_bytes}};
+            spec->send.item[spec->send.count++] = (hd_item){.peer = (r + i) % n, .copy = {.run_bytes = own_bytes}};
         }
         if (bytes > 0) {
-            spec->recv.part[spec->recv.count++] = (hd_part){.peer = from, .copy = {.run_bytes = bytes}};
+            spec->recv.item[spec->recv.count++] = (hd_item){.peer = from, .copy = {.run_bytes = bytes}};
         }
     }
 }
@@ -86,30 +86,30 @@ static heddle_status create_hop(hd_core *core, int kind, int64_t bytes_a_row, in
     heddle_status st = HEDDLE_OK;
     int n = core->nranks, r = core->rank;
     hd_transfer_spec *spec = NULL;
-    hd_part *part = NULL;
+    hd_item *item = NULL;
     heddle_status mine = hop_alloc(&core->hop[kind], core, kind != HD_SPREAD && core->lends);
     mine = mine == HEDDLE_OK ? hd_alloc((void **)&spec, (size_t)n, sizeof *spec, "a ring") : mine;
-    mine = mine == HEDDLE_OK ? hd_alloc((void **)&part, 2 * (size_t)n, sizeof *part, "a ring") : mine;
+    mine = mine == HEDDLE_OK ? hd_alloc((void **)&item, 2 * (size_t)n, sizeof *item, "a ring") : mine;
     HD_TRY(hd_comm_agree(core->comm, mine));
     hd_hop *hop = core->hop[kind];
     hop->bytes_a_row = bytes_a_row;
     for (int i = 0; i < n - 1; i++) { /* blocks: that of member r - i leaves; sums: one step later */
         int member = kind != HD_SUMS ? (r - i + n) % n : (r - i - 1 + n) % n;
         hop->send_bytes[i] = core->rows[member].rows * bytes_a_row;
-        describe_step(&spec[i], &part[2 * i], &part[2 * i + 1], core, hop->send_bytes[i],
+        describe_step(&spec[i], &item[2 * i], &item[2 * i + 1], core, hop->send_bytes[i],
                       core->rows[(member + n - 1) % n].rows * bytes_a_row);
     }
     if (hop->lends && kind == HD_SUMS) { /* to the next one, of whatever member */
         int64_t most_bytes = hd_core_most_rows(core) * bytes_a_row;
-        describe_step(spec, part, part + 1, core, most_bytes, most_bytes);
+        describe_step(spec, item, item + 1, core, most_bytes, most_bytes);
         spec->lends = 1;
     } else if (hop->lends) {
-        describe_loan(spec, part, core, lent * bytes_a_row);
+        describe_loan(spec, item, core, lent * bytes_a_row);
     }
     HD_TRY(hd_transfers_create(hop->transfer, hop->channel, spec, hop->ntransfers, HEDDLE_OK));
 out:
     hd_free(spec);
-    hd_free(part);
+    hd_free(item);
     return st;
 }
 

@@ -21,7 +21,7 @@ static heddle_status create(hd_flow *flow)
 {
     heddle_status st = HEDDLE_OK;
     hd_transfer_spec spec[HD_FLOW_TRANSFERS];
-    hd_part send[HD_FLOW_TRANSFERS], recv[HD_FLOW_TRANSFERS];
+    hd_item send[HD_FLOW_TRANSFERS], recv[HD_FLOW_TRANSFERS];
     int steps = (int)serial_steps(flow->n);
     size_t bytes = (size_t)flow->problem->state_bytes;
     memset(spec, 0, sizeof spec);
@@ -30,12 +30,12 @@ static heddle_status create(hd_flow *flow)
         int d = 1 << k;
         spec[k].src_bytes = spec[k].dst_bytes = bytes;
         if (flow->p + d < flow->n) {
-            send[k] = hd_flow_part(flow, hd_flow_rank(flow, flow->p + d), 0);
-            spec[k].send = (hd_parts){&send[k], 1};
+            send[k] = hd_flow_item(flow, hd_flow_rank(flow, flow->p + d), 0);
+            spec[k].send = (hd_items){&send[k], 1};
         }
         if (flow->p - d >= 0) {
-            recv[k] = hd_flow_part(flow, hd_flow_rank(flow, flow->p - d), 0);
-            spec[k].recv = (hd_parts){&recv[k], 1};
+            recv[k] = hd_flow_item(flow, hd_flow_rank(flow, flow->p - d), 0);
+            spec[k].recv = (hd_items){&recv[k], 1};
         }
     }
     HD_TRY(hd_flow_open(flow, 0, 0, spec, steps));

@@ -110,7 +110,7 @@ struct hd_route {
     hd_device *device; /* of the arrays; NULL: they are the host's */
     const hd_carrier *carrier;
     int rank, nranks;
-    hd_route_spec spec; /* lists of parts are borrowed, and only read while it is made */
+    hd_route_spec spec; /* lists of items are borrowed, and only read while it is made */
     hd_local before, after;
     char *work;    /* spec.work_bytes */
     int owns_work; /* from heddle_buffer_alloc */

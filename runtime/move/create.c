@@ -11,7 +11,7 @@ int64_t hd_transfer_reserve(hd_transfer *t, int64_t bytes)
     return offset;
 }
 
-void hd_part_stream(hd_copy *copy, const hd_transfer *t)
+void hd_item_stream(hd_copy *copy, const hd_transfer *t)
 {
     if (t->any_adds) {
         hd_copy_walk(copy, HD_SIDE_DST);
@@ -52,12 +52,12 @@ static uint64_t *link_words(const survey *s, char *record)
 
 /* Near: loads and stores. Linked: shared flags, but memory that a peer cannot reach, so it is staged. Else:
  * messages. */
-static void note_peers(hd_geometry *out, uint64_t *link_word, hd_transfer *t, const hd_parts *parts, int is_send)
+static void note_peers(hd_geometry *out, uint64_t *link_word, hd_transfer *t, const hd_items *items, int is_send)
 {
-    for (int i = 0; i < parts->count; i++) {
-        int peer = parts->part[i].peer;
+    for (int i = 0; i < items->count; i++) {
+        int peer = items->item[i].peer;
         int near = hd_channel_near(t->channel, peer), linked = hd_channel_linked(t->channel, peer);
-        int64_t bytes = hd_copy_bytes(&parts->part[i].copy);
+        int64_t bytes = hd_copy_bytes(&items->item[i].copy);
         if (peer == t->channel->rank) {
             continue;
         }
@@ -74,7 +74,7 @@ static void note_peers(hd_geometry *out, uint64_t *link_word, hd_transfer *t, co
     }
 }
 
-/* What others need to know to choose like this rank: who is near, how its largest part lies. */
+/* What others need to know to choose like this rank: who is near, how its largest item lies. */
 static void describe(hd_geometry *out, uint64_t *link_word, hd_transfer *t, int64_t footprint_bytes)
 {
     out->adds = t->adds;
@@ -83,7 +83,7 @@ static void describe(hd_geometry *out, uint64_t *link_word, hd_transfer *t, int6
     note_peers(out, link_word, t, &t->send, 1);
     note_peers(out, link_word, t, &t->recv, 0);
     for (int i = 0; i < t->recv.count; i++) {
-        hd_copy copy = t->recv.part[i].copy;
+        hd_copy copy = t->recv.item[i].copy;
         if (t->adds) {
             hd_copy_walk(&copy, HD_SIDE_DST);
         }
@@ -122,13 +122,13 @@ static void find_component(hd_channel *c, const survey *s)
 
 /* --- one transfer ------------------------------------------------------------------------------------------------- */
 
-static heddle_status take_parts(hd_parts *out, const hd_parts *parts)
+static heddle_status take_items(hd_items *out, const hd_items *items)
 {
     heddle_status st =
-        hd_alloc((void **)&out->part, (size_t)parts->count + 1, sizeof *out->part, "parts of a transfer");
-    if (st == HEDDLE_OK && parts->count > 0) {
-        memcpy(out->part, parts->part, (size_t)parts->count * sizeof *out->part);
-        out->count = parts->count;
+        hd_alloc((void **)&out->item, (size_t)items->count + 1, sizeof *out->item, "items of a transfer");
+    if (st == HEDDLE_OK && items->count > 0) {
+        memcpy(out->item, items->item, (size_t)items->count * sizeof *out->item);
+        out->count = items->count;
     }
     return st;
 }
@@ -163,8 +163,8 @@ static heddle_status take(hd_transfer **out, hd_channel *channel, const hd_trans
     t->kernel = spec->kernel;
     t->reach = HD_REACH_STAGED;
     t->hint.shared_cache_bytes = (int64_t)heddle_comm_shared_cache_bytes(channel->comm);
-    HD_TRY(take_parts(&t->send, &spec->send));
-    HD_TRY(take_parts(&t->recv, &spec->recv));
+    HD_TRY(take_items(&t->send, &spec->send));
+    HD_TRY(take_items(&t->recv, &spec->recv));
 out:
     return st;
 }
@@ -182,7 +182,7 @@ void hd_transfer_destroy(hd_transfer *t)
     if (t->staging != NULL) {
         heddle_buffer_free(t->channel->comm, t->staging);
     }
-    HD_FREE_ALL(t->send.part, t->recv.part, t);
+    HD_FREE_ALL(t->send.item, t->recv.item, t);
 }
 
 /* The order matters: staging is reserved by the first three and allocated once, at the end. */

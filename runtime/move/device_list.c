@@ -222,15 +222,15 @@ int64_t hd_device_reserve(int64_t *all_bytes, int64_t bytes)
     return at;
 }
 
-static void make_one(hd_device_sums *out, int *nterms, const hd_parts *recv, int first, const int64_t *part_at,
+static void make_one(hd_device_sums *out, int *nterms, const hd_items *recv, int first, const int64_t *item_at,
                      int64_t elem_bytes, int64_t *memory_bytes)
 {
     hd_device_sum *sum = &out->sum[out->nsums++];
-    hd_copy copy = recv->part[first].copy;
+    hd_copy copy = recv->item[first].copy;
     const int64_t bytes = hd_copy_bytes(&copy);
     *sum = (hd_device_sum){.first = *nterms, .elems = bytes / elem_bytes};
-    for (int i = first; i < recv->count; i = hd_parts_alike(recv, first, i + 1)) {
-        out->term_at[(*nterms)++] = part_at[i];
+    for (int i = first; i < recv->count; i = hd_items_alike(recv, first, i + 1)) {
+        out->term_at[(*nterms)++] = item_at[i];
         sum->nterms++;
     }
     hd_copy_walk(&copy, HD_SIDE_DST);
@@ -244,7 +244,7 @@ static void make_one(hd_device_sums *out, int *nterms, const hd_parts *recv, int
     }
 }
 
-heddle_status hd_device_sums_make(hd_device_sums *out, const hd_parts *recv, const int64_t *part_at, int64_t elem_bytes,
+heddle_status hd_device_sums_make(hd_device_sums *out, const hd_items *recv, const int64_t *item_at, int64_t elem_bytes,
                                   int64_t *memory_bytes)
 {
     heddle_status st = HEDDLE_OK;
@@ -254,8 +254,8 @@ heddle_status hd_device_sums_make(hd_device_sums *out, const hd_parts *recv, con
     HD_TRY(hd_alloc((void **)&out->term_at, n, sizeof *out->term_at, "sums of a device"));
     HD_TRY(hd_alloc((void **)&out->unpack, n, sizeof *out->unpack, "sums of a device"));
     for (int i = 0; i < recv->count; i++) {
-        if (hd_parts_alike(recv, i, 0) == i) {
-            make_one(out, &nterms, recv, i, part_at, elem_bytes, memory_bytes);
+        if (hd_items_alike(recv, i, 0) == i) {
+            make_one(out, &nterms, recv, i, item_at, elem_bytes, memory_bytes);
         }
     }
     for (int i = 0; i < out->nsums; i++) {

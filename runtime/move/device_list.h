@@ -69,9 +69,9 @@ typedef struct hd_device_sums {
 
 /* Room for more in memory of a device, of which `all_bytes` are taken: where it begins. */
 int64_t hd_device_reserve(int64_t *all_bytes, int64_t bytes);
-/* part_at: where the parts lie that have arrived, in the order of the destination; memory_bytes: of the plan, more
+/* item_at: where the items lie that have arrived, in the order of the destination; memory_bytes: of the plan, more
  * behind it. HEDDLE_ERR_UNSUPPORTED: more terms than the kernels add. Freed by the caller, however it goes. */
-heddle_status hd_device_sums_make(hd_device_sums *out, const hd_parts *recv, const int64_t *part_at, int64_t elem_bytes,
+heddle_status hd_device_sums_make(hd_device_sums *out, const hd_items *recv, const int64_t *item_at, int64_t elem_bytes,
                                   int64_t *memory_bytes);
 /* `device` is the current one. */
 heddle_status hd_device_sums_run(const hd_device_sums *sums, const hd_device *device, char *memory, char *dst,

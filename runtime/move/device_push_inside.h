@@ -1,5 +1,5 @@
 /* Inside of the wire peer, stores from device to device: phases of a route as launches of the kernels in
- * kernels/table_device.h, which move every part to its final place and meet there. What is enqueued needs the host no
+ * kernels/table_device.h, which move every item to its final place and meet there. What is enqueued needs the host no
  * more: it may be captured into a graph and replayed. Made in device_push_make.c, enqueued in device_push_launch.c, run
  * in device_push.c.
  *

@@ -1,4 +1,4 @@
-/* Parts as boxes and lists in device memory; and where sums are added. */
+/* Items as boxes and lists in device memory; and where sums are added. */
 #include "runtime/move/device_push_inside.h"
 
 #include <string.h>
@@ -34,7 +34,7 @@ static heddle_status check_blocks(const hd_push *p, const hd_device_list *list)
 
 /* --- sums --------------------------------------------------------------------------------------------------------- */
 
-/* The order in which a part lies in its slot, the same for sender and receiver: that of the destination. */
+/* The order in which an item lies in its slot, the same for sender and receiver: that of the destination. */
 static hd_copy in_slot(const hd_copy *copy, int64_t at)
 {
     hd_copy dense = *copy;
@@ -44,21 +44,21 @@ static hd_copy in_slot(const hd_copy *copy, int64_t at)
 }
 
 /* slot_of: where each rank's term lies, behind slots_at. */
-static heddle_status make_sums(hd_push_step *step, hd_push *p, const hd_parts *recv, int64_t *slot_of)
+static heddle_status make_sums(hd_push_step *step, hd_push *p, const hd_items *recv, int64_t *slot_of)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t *part_at = NULL;
-    HD_TRY(hd_alloc((void **)&part_at, (size_t)recv->count, sizeof *part_at, "sums of a device"));
+    int64_t *item_at = NULL;
+    HD_TRY(hd_alloc((void **)&item_at, (size_t)recv->count, sizeof *item_at, "sums of a device"));
     step->slots_at = p->memory_bytes;
     for (int i = 0; i < recv->count; i++) {
-        part_at[i] = hd_device_reserve(&p->memory_bytes, hd_copy_bytes(&recv->part[i].copy));
-        slot_of[recv->part[i].peer] = part_at[i] - step->slots_at;
+        item_at[i] = hd_device_reserve(&p->memory_bytes, hd_copy_bytes(&recv->item[i].copy));
+        slot_of[recv->item[i].peer] = item_at[i] - step->slots_at;
     }
-    HD_TRY(hd_device_sums_make(&step->sums, recv, part_at, p->spec->elem_bytes, &p->memory_bytes));
+    HD_TRY(hd_device_sums_make(&step->sums, recv, item_at, p->spec->elem_bytes, &p->memory_bytes));
     st = hd_device_list_make(&step->unpack, p->device, step->sums.unpack, step->sums.nunpacks, 0,
                              hd_route_deadline_ns(p->route));
 out:
-    hd_free(part_at);
+    hd_free(item_at);
     return st;
 }
 
@@ -66,15 +66,15 @@ out:
 
 /* Between processes any memory may come that peers have not mapped: they store to memory of the plan, where everything
  * lies as it does in the destination, and this rank copies it from there. */
-static heddle_status make_landing(hd_push_step *step, hd_push *p, const hd_parts *recv)
+static heddle_status make_landing(hd_push_step *step, hd_push *p, const hd_items *recv)
 {
     heddle_status st = HEDDLE_OK;
     hd_device_box *box = NULL;
     int nboxes = 0;
     HD_TRY(hd_alloc((void **)&box, (size_t)recv->count, sizeof *box, "boxes of a device"));
     for (int i = 0; i < recv->count; i++) {
-        if (recv->part[i].peer != p->rank) {
-            hd_copy copy = recv->part[i].copy;
+        if (recv->item[i].peer != p->rank) {
+            hd_copy copy = recv->item[i].copy;
             copy.src_offset_bytes = copy.dst_offset_bytes;
             memcpy(copy.src_stride_bytes, copy.dst_stride_bytes, sizeof copy.src_stride_bytes);
             hd_copy_walk(&copy, HD_SIDE_DST);
@@ -92,7 +92,7 @@ out:
 
 /* --- what ranks tell one another ---------------------------------------------------------------------------------- */
 
-/* Of this rank: where its states lie, and for every phase and rank where that one's term goes; -1: its parts go to
+/* Of this rank: where its states lie, and for every phase and rank where that one's term goes; -1: its items go to
  * their places. */
 typedef struct told {
     uint64_t states;
@@ -103,16 +103,16 @@ typedef struct told {
 static heddle_status make_pushes(hd_push_step *step, hd_push *p, int phase, const told *all)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_parts *send = &p->spec->phase[phase].transfer.send;
+    const hd_items *send = &p->spec->phase[phase].transfer.send;
     hd_device_box *box = NULL;
     int nboxes = 0;
     HD_TRY(hd_alloc((void **)&box, (size_t)send->count, sizeof *box, "boxes of a device"));
     for (int turn = 1; turn <= p->nranks; turn++) {
         int peer = (p->rank + turn) % p->nranks;
         for (int i = 0; i < send->count; i++) {
-            if (send->part[i].peer == peer) {
+            if (send->item[i].peer == peer) {
                 int64_t slot = all[peer].slot_of[phase][p->rank];
-                const hd_copy copy = slot < 0 ? send->part[i].copy : in_slot(&send->part[i].copy, slot);
+                const hd_copy copy = slot < 0 ? send->item[i].copy : in_slot(&send->item[i].copy, slot);
                 step->sent_bytes[peer] += hd_copy_bytes(&copy);
                 step->all_bytes += hd_copy_bytes(&copy);
                 box[nboxes] = hd_device_box_of(&copy, 0, p->news != NULL ? peer : 0);
@@ -146,9 +146,9 @@ static heddle_status make_meet(hd_push_step *step, hd_push *p, int phase, const 
         meet->peer_state[r] = states + phase;
     }
     meet->state = meet->peer_state[p->rank];
-    const hd_parts *recv = &p->spec->phase[phase].transfer.recv;
+    const hd_items *recv = &p->spec->phase[phase].transfer.recv;
     for (int i = 0; i < recv->count; i++) {
-        meet->heard |= recv->part[i].peer == p->rank ? 0 : (uint64_t)1 << recv->part[i].peer;
+        meet->heard |= recv->item[i].peer == p->rank ? 0 : (uint64_t)1 << recv->item[i].peer;
     }
     return HEDDLE_OK;
 }

@@ -145,7 +145,7 @@ static int64_t bytes_from(const hd_transfer *t, int peer)
 {
     int64_t bytes = 0;
     for (int i = 0; i < t->recv.count; i++) {
-        bytes += t->recv.part[i].peer == peer ? t->recv.part[i].copy.run_bytes : 0;
+        bytes += t->recv.item[i].peer == peer ? t->recv.item[i].copy.run_bytes : 0;
     }
     return bytes;
 }

@@ -6,7 +6,7 @@
 /* The sends or the receives of this rank, in the order of its own array. */
 typedef struct side_plan {
     hd_copy *copy;
-    int *peer, *index; /* of the part */
+    int *peer, *index; /* of the item */
     int n, strided;
     int64_t bytes;
 } side_plan;
@@ -15,19 +15,19 @@ typedef struct side_plan {
 static heddle_status survey(side_plan *out, const hd_transfer *t, int is_send)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_parts *parts = is_send ? &t->send : &t->recv;
-    size_t n = (size_t)parts->count;
+    const hd_items *items = is_send ? &t->send : &t->recv;
+    size_t n = (size_t)items->count;
     HD_TRY(hd_alloc((void **)&out->copy, n, sizeof(hd_copy), "messages of a transfer"));
     HD_TRY(hd_alloc((void **)&out->peer, n, sizeof(int), "messages of a transfer"));
     HD_TRY(hd_alloc((void **)&out->index, n, sizeof(int), "messages of a transfer"));
-    for (int i = 0; i < parts->count; i++) {
-        if (hd_channel_linked(t->channel, parts->part[i].peer)) {
+    for (int i = 0; i < items->count; i++) {
+        if (hd_channel_linked(t->channel, items->item[i].peer)) {
             continue;
         }
         hd_copy *copy = &out->copy[out->n];
-        *copy = parts->part[i].copy;
-        hd_part_stream(copy, t);
-        out->peer[out->n] = parts->part[i].peer;
+        *copy = items->item[i].copy;
+        hd_item_stream(copy, t);
+        out->peer[out->n] = items->item[i].peer;
         out->index[out->n] = i;
         out->bytes += hd_copy_bytes(copy);
         out->strided |= hd_copy_message(copy, is_send ? HD_SIDE_SRC : HD_SIDE_DST, 0).nloops > 0;

@@ -1,7 +1,7 @@
 /* The floor that every byte between ranks goes through.
  *
- * A *transfer* is a fixed list of parts: what goes from a rank to a peer (or stays), as loops over the sender's array
- * and over the receiver's. It is made collectively once and executed again and again on base addresses. Which part goes
+ * A *transfer* is a fixed list of items: what goes from a rank to a peer (or stays), as loops over the sender's array
+ * and over the receiver's. It is made collectively once and executed again and again on base addresses. Which item goes
  * by loads and stores and which as a message, who moves, and with which kernel, is decided here and nowhere else.
  *
  * Transfers that run one after another share a *channel*: flags, the list of executions in flight, counters. One
@@ -41,33 +41,32 @@ void hd_channel_destroy(hd_channel *channel);
 /* --- transfers ---------------------------------------------------------------------------------------------------- */
 
 /* src_* of the copy lie in the sender's array, dst_* in the receiver's. */
-typedef struct hd_part {
+typedef struct hd_item {
     int peer;
     hd_copy copy;
-} hd_part;
+} hd_item;
 
-typedef struct hd_parts {
-    hd_part
-        *part; /* ascending peer, this rank's own part among them; none is empty. Lent: one run, as it is waited for */
+typedef struct hd_items {
+    hd_item *item; /* ascending peer, this rank's own among them; none is empty. Lent: one run, as it is waited for */
     int count;
-} hd_parts;
+} hd_items;
 
-/* The first part from k on that goes to the same place as part `like` does; count: none. Where parts are added these
+/* The first item from k on that goes to the same place as item `like` does; count: none. Where items are added these
  * are the terms of one sum, in rank order, as is promised (heddle/reshard.h). (sum.c) */
-int hd_parts_alike(const hd_parts *parts, int like, int k);
+int hd_items_alike(const hd_items *items, int like, int k);
 
 typedef struct hd_transfer_spec {
-    hd_parts send, recv;         /* copied. Sender and receiver describe a part alike */
+    hd_items send, recv;         /* copied. Sender and receiver describe an item alike */
     size_t src_bytes, dst_bytes; /* of this rank's arrays */
-    /* Parts that arrive for the same place are added, in ascending order of peers; any two are for the same place or
+    /* Items that arrive for the same place are added, in ascending order of peers; any two are for the same place or
      * for disjoint ones. Their copies have one loop per dim, in the order of the destination's strides (largest first),
      * over runs of one element. */
     int adds;
-    int lends;          /* nothing is copied: see "lending" below; where hd_can_lend, and with no own part */
+    int lends;          /* nothing is copied: see "lending" below; where hd_can_lend, and with no own item */
     heddle_space space; /* of both arrays, and of staging between them */
     const hd_kernels *kernels;
     hd_sum_fn add, add_streamed;  /* add runs of elements; long ones past the caches */
-    const hd_copy *clear;         /* its destination is zeroed first; NULL: the parts cover it */
+    const hd_copy *clear;         /* its destination is zeroed first; NULL: the items cover it */
     int any_src, any_dst;         /* the same on every rank: src (dst) may be memory that peers cannot reach */
     int64_t footprint_bytes;      /* this rank's share of what competes for the cache */
     const hd_copy_kernel *kernel; /* NULL: chosen */

@@ -26,14 +26,14 @@ typedef struct making {
     int any_adds; /* on any rank */
     hd_device_box *before, *after;
     int nbefore, nafter;
-    int64_t own_at;   /* of the own part in the memory, where it is a term; -1: no such part */
-    int64_t *part_at; /* [recv.count] of terms, in the memory */
+    int64_t own_at;   /* of the own item in the memory, where it is a term; -1: no such item */
+    int64_t *item_at; /* [recv.count] of terms, in the memory */
 } making;
 
-/* The order in which the bytes of a part travel, the same at both ends. */
-static hd_copy stream_of(const making *m, const hd_part *part)
+/* The order in which the bytes of an item travel, the same at both ends. */
+static hd_copy stream_of(const making *m, const hd_item *item)
 {
-    hd_copy copy = part->copy;
+    hd_copy copy = item->copy;
     if (m->any_adds) {
         hd_copy_walk(&copy, HD_SIDE_DST);
     } else {
@@ -53,29 +53,29 @@ static int64_t pack(making *m, hd_copy copy)
     return at;
 }
 
-static void add_send(making *m, const hd_part *part)
+static void add_send(making *m, const hd_item *item)
 {
     hd_nccl_phase *n = m->n;
-    hd_copy copy = stream_of(m, part);
-    const heddle_message whole = hd_copy_message(&copy, HD_SIDE_SRC, part->peer);
+    hd_copy copy = stream_of(m, item);
+    const heddle_message whole = hd_copy_message(&copy, HD_SIDE_SRC, item->peer);
     const int is_packed = whole.nloops > 0, i = n->batch.nsends++;
     n->batch.send[i] =
-        (heddle_device_message){.bytes = hd_copy_bytes(&copy), .peer = hd_comm_rank_name(n->route->comm, part->peer)};
+        (heddle_device_message){.bytes = hd_copy_bytes(&copy), .peer = hd_comm_rank_name(n->route->comm, item->peer)};
     n->bytes += n->batch.send[i].bytes;
-    n->from[i] = (place){is_packed ? pack(m, copy) : whole.offset_bytes, is_packed, part->peer};
+    n->from[i] = (place){is_packed ? pack(m, copy) : whole.offset_bytes, is_packed, item->peer};
 }
 
 static void add_sends(making *m)
 {
-    const hd_parts *send = &m->spec->send;
+    const hd_items *send = &m->spec->send;
     for (int i = 0; i < send->count; i++) {
-        const hd_part *part = &send->part[i];
-        if (part->peer != m->n->route->rank) {
-            add_send(m, part);
+        const hd_item *item = &send->item[i];
+        if (item->peer != m->n->route->rank) {
+            add_send(m, item);
         } else if (m->spec->adds) {
-            m->own_at = pack(m, stream_of(m, part));
+            m->own_at = pack(m, stream_of(m, item));
         } else {
-            hd_copy copy = part->copy;
+            hd_copy copy = item->copy;
             hd_copy_walk(&copy, HD_SIDE_DST);
             m->before[m->nbefore++] = hd_device_box_of(&copy, 0, 0);
         }
@@ -95,25 +95,25 @@ static void unpack(making *m, hd_copy copy, int64_t at)
 static void add_recvs(making *m)
 {
     hd_nccl_phase *n = m->n;
-    const hd_parts *recv = &m->spec->recv;
+    const hd_items *recv = &m->spec->recv;
     int adds = m->spec->adds;
     for (int i = 0; i < recv->count; i++) {
-        const hd_part *part = &recv->part[i];
-        hd_copy copy = stream_of(m, part);
-        heddle_message whole = hd_copy_message(&copy, HD_SIDE_DST, part->peer);
+        const hd_item *item = &recv->item[i];
+        hd_copy copy = stream_of(m, item);
+        heddle_message whole = hd_copy_message(&copy, HD_SIDE_DST, item->peer);
         int packed = adds || whole.nloops > 0, k = n->batch.nrecvs;
-        if (part->peer == m->n->route->rank) {
-            m->part_at[i] = m->own_at;
+        if (item->peer == m->n->route->rank) {
+            m->item_at[i] = m->own_at;
             continue;
         }
         int64_t bytes = hd_copy_bytes(&copy);
         n->batch.recv[k] =
-            (heddle_device_message){.bytes = bytes, .peer = hd_comm_rank_name(n->route->comm, part->peer)};
-        m->part_at[i] = packed ? hd_device_reserve(&n->memory_bytes, bytes) : whole.offset_bytes;
-        n->to[k] = (place){m->part_at[i], packed, part->peer};
+            (heddle_device_message){.bytes = bytes, .peer = hd_comm_rank_name(n->route->comm, item->peer)};
+        m->item_at[i] = packed ? hd_device_reserve(&n->memory_bytes, bytes) : whole.offset_bytes;
+        n->to[k] = (place){m->item_at[i], packed, item->peer};
         n->batch.nrecvs++;
         if (packed && !adds) {
-            unpack(m, copy, m->part_at[i]);
+            unpack(m, copy, m->item_at[i]);
         }
     }
 }
@@ -124,7 +124,7 @@ static heddle_status add_sums(making *m)
 {
     hd_nccl_phase *n = m->n;
     heddle_status st =
-        hd_device_sums_make(&n->sums, &m->spec->recv, m->part_at, n->route->spec.elem_bytes, &n->memory_bytes);
+        hd_device_sums_make(&n->sums, &m->spec->recv, m->item_at, n->route->spec.elem_bytes, &n->memory_bytes);
     for (int i = 0; i < n->sums.nunpacks; i++) {
         m->after[m->nafter] = n->sums.unpack[i];
         m->after[m->nafter++].src_base = 1;
@@ -147,7 +147,7 @@ static heddle_status alloc_all(making *m)
     HD_TRY(hd_alloc((void **)&n->to, recvs, sizeof *n->to, what));
     HD_TRY(hd_alloc((void **)&m->before, sends, sizeof *m->before, what));
     HD_TRY(hd_alloc((void **)&m->after, recvs, sizeof *m->after, what));
-    HD_TRY(hd_alloc((void **)&m->part_at, recvs, sizeof *m->part_at, what));
+    HD_TRY(hd_alloc((void **)&m->item_at, recvs, sizeof *m->item_at, what));
 out:
     return st;
 }
@@ -180,7 +180,7 @@ heddle_status hd_nccl_phase_create(hd_nccl_phase **out, hd_route *route, int pha
         m.n->batch.deadline_ms = route->spec.options.deadline_ms;
         st = make(&m);
     }
-    HD_FREE_ALL(m.before, m.after, m.part_at);
+    HD_FREE_ALL(m.before, m.after, m.item_at);
     if (st != HEDDLE_OK) {
         hd_nccl_phase_destroy(m.n);
         m.n = NULL;

@@ -39,7 +39,7 @@ typedef struct pairs {
 
 /* --- making ------------------------------------------------------------------------------------------------------- */
 
-/* A part without a size: its parts, peers and lanes are those of any other transfer. */
+/* A part without a size: its items, peers and lanes are those of any other transfer. */
 static heddle_status make_half(hd_oneway *f, heddle_comm *comm, int half)
 {
     heddle_status st = HEDDLE_OK;
@@ -57,10 +57,10 @@ static heddle_status make_half(hd_oneway *f, heddle_comm *comm, int half)
     t->oneway = f;
     t->any_near = 1;
     t->hint.shared_cache_bytes = (int64_t)heddle_comm_shared_cache_bytes(comm);
-    hd_parts *parts = f->is_send ? &t->send : &t->recv;
-    HD_TRY(hd_alloc((void **)&parts->part, 1, sizeof *parts->part, "parts of a transfer"));
-    parts->part[0] = (hd_part){.peer = f->peer, .copy = {.run_bytes = 1}};
-    parts->count = 1;
+    hd_items *items = f->is_send ? &t->send : &t->recv;
+    HD_TRY(hd_alloc((void **)&items->item, 1, sizeof *items->item, "items of a transfer"));
+    items->item[0] = (hd_item){.peer = f->peer, .copy = {.run_bytes = 1}};
+    items->count = 1;
     st = hd_peer_build(t);
 out:
     return st;

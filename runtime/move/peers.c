@@ -41,10 +41,10 @@ static int add_rank(int *list, int n, int rank)
     return n + 1;
 }
 
-static int add_linked(int *list, int n, const hd_channel *c, const hd_parts *parts)
+static int add_linked(int *list, int n, const hd_channel *c, const hd_items *items)
 {
-    for (int i = 0; i < parts->count; i++) {
-        int peer = parts->part[i].peer;
+    for (int i = 0; i < items->count; i++) {
+        int peer = items->item[i].peer;
         n = peer != c->rank && hd_channel_linked(c, peer) ? add_rank(list, n, peer) : n;
     }
     return n;
@@ -63,7 +63,7 @@ static heddle_status list_peers(hd_transfer *t)
     heddle_status st = HEDDLE_OK;
     const hd_channel *c = t->channel;
     hd_peers *p = &t->peers;
-    const hd_parts *served = t->push ? &t->send : &t->recv, *movers = t->push ? &t->recv : &t->send;
+    const hd_items *served = t->push ? &t->send : &t->recv, *movers = t->push ? &t->recv : &t->send;
     size_t n = (size_t)c->nranks;
     HD_TRY(hd_alloc((void **)&p->served, n, sizeof(int), "peers of a transfer"));
     HD_TRY(hd_alloc((void **)&p->movers, n, sizeof(int), "peers of a transfer"));
@@ -88,22 +88,22 @@ static void free_peers(hd_peers *p)
     memset(p, 0, sizeof *p);
 }
 
-/* Own parts always; the near ones of the side that this rank moves. */
+/* Own items always; the near ones of the side that this rank moves. */
 static heddle_status build_lanes(hd_transfer *t)
 {
     heddle_status st = HEDDLE_OK;
     const hd_channel *c = t->channel;
-    const hd_parts *parts = t->push ? &t->send : &t->recv;
-    /* Of little the order of rows is worth less than copying the own part while the peers' flags travel. */
+    const hd_items *items = t->push ? &t->send : &t->recv;
+    /* Of little the order of rows is worth less than copying the own item while the peers' flags travel. */
     int64_t fuse_bytes = t->hint.footprint_bytes <= LITTLE_BYTES ? SHORT_RUN_BYTES : HD_LONG_RUN_BYTES;
     void *copies = NULL, *peers = NULL;
     int n = 0;
-    HD_TRY(hd_alloc(&copies, (size_t)parts->count, sizeof(hd_copy), "copies of a transfer"));
-    HD_TRY(hd_alloc(&peers, (size_t)parts->count, sizeof(int), "copies of a transfer"));
-    for (int i = 0; i < parts->count; i++) {
-        if (hd_channel_near(c, parts->part[i].peer)) {
-            ((int *)peers)[n] = parts->part[i].peer;
-            ((hd_copy *)copies)[n++] = parts->part[i].copy;
+    HD_TRY(hd_alloc(&copies, (size_t)items->count, sizeof(hd_copy), "copies of a transfer"));
+    HD_TRY(hd_alloc(&peers, (size_t)items->count, sizeof(int), "copies of a transfer"));
+    for (int i = 0; i < items->count; i++) {
+        if (hd_channel_near(c, items->item[i].peer)) {
+            ((int *)peers)[n] = items->item[i].peer;
+            ((hd_copy *)copies)[n++] = items->item[i].copy;
         }
     }
     HD_TRY(hd_lanes_build(&t->lanes, copies, peers, n, t->walk_src ? HD_SIDE_SRC : HD_SIDE_DST, c->rank, c->nranks,

@@ -11,7 +11,7 @@
 
 enum { IOV_ROWS = 512 };
 
-/* The parts for peers that reach arrays (near), or for those that are sent messages. */
+/* The items for peers that reach arrays (near), or for those that are sent messages. */
 static heddle_status build_pack(hd_lanes *out, hd_transfer *t, int near)
 {
     heddle_status st = HEDDLE_OK;
@@ -21,15 +21,15 @@ static heddle_status build_pack(hd_lanes *out, hd_transfer *t, int near)
     HD_TRY(hd_alloc(&copies, (size_t)t->send.count, sizeof(hd_copy), "staging of a transfer"));
     HD_TRY(hd_alloc(&peers, (size_t)t->send.count, sizeof(int), "staging of a transfer"));
     for (int i = 0; i < t->send.count; i++) {
-        int peer = t->send.part[i].peer;
+        int peer = t->send.item[i].peer;
         if (peer == c->rank || !hd_channel_linked(c, peer) || hd_channel_near(c, peer) != near) {
             continue;
         }
         hd_copy *copy = (hd_copy *)copies + n;
-        *copy = t->send.part[i].copy;
-        hd_part_stream(copy, t);
-        t->own.piece_offset[peer] = hd_transfer_reserve(t, hd_copy_bytes(copy));
-        hd_copy_make_dense(copy, HD_SIDE_DST, t->own.piece_offset[peer]);
+        *copy = t->send.item[i].copy;
+        hd_item_stream(copy, t);
+        t->own.item_offset[peer] = hd_transfer_reserve(t, hd_copy_bytes(copy));
+        hd_copy_make_dense(copy, HD_SIDE_DST, t->own.item_offset[peer]);
         ((int *)peers)[n++] = peer;
     }
     HD_TRY(hd_lanes_build(out, copies, peers, n, HD_SIDE_SRC, c->rank, c->nranks, HD_LONG_RUN_BYTES));
@@ -50,14 +50,14 @@ static heddle_status build_reads(hd_private *p, hd_transfer *t)
     HD_TRY(hd_alloc((void **)&p->staged, n, sizeof(hd_lanes), "staging of a transfer"));
     HD_TRY(hd_alloc((void **)&p->copy, n, sizeof(hd_copy), "staging of a transfer"));
     for (int i = 0; i < t->recv.count; i++) {
-        int peer = t->recv.part[i].peer, k = p->nfrom;
+        int peer = t->recv.item[i].peer, k = p->nfrom;
         if (!hd_channel_linked(c, peer)) {
             continue;
         }
-        hd_copy dense = t->recv.part[i].copy;
+        hd_copy dense = t->recv.item[i].copy;
         p->copy[k] = dense;
         hd_copy_walk(&p->copy[k], HD_SIDE_DST);
-        hd_part_stream(&dense, t);
+        hd_item_stream(&dense, t);
         hd_copy_make_dense(&dense, HD_SIDE_SRC, 0);
         p->from[k] = peer;
         p->nfrom++;
@@ -79,8 +79,8 @@ heddle_status hd_private_build(hd_transfer *t)
     hd_private *p = &t->own;
     size_t nranks = (size_t)t->channel->nranks;
     p->used = 1;
-    HD_TRY(hd_alloc((void **)&p->piece_offset, nranks, sizeof(int64_t), "staging of a transfer"));
-    memset(p->piece_offset, -1, nranks * sizeof(int64_t));
+    HD_TRY(hd_alloc((void **)&p->item_offset, nranks, sizeof(int64_t), "staging of a transfer"));
+    memset(p->item_offset, -1, nranks * sizeof(int64_t));
     if (p->is_private) {
         HD_TRY(build_pack(&p->pack, t, 1));
     }
@@ -102,10 +102,10 @@ void hd_private_pack(hd_transfer *t, const void *src, hd_reach reach)
     hd_lanes_run(&t->own.pack_mail, &bases);
 }
 
-uint64_t hd_private_piece(const hd_transfer *t, int peer)
+uint64_t hd_private_item(const hd_transfer *t, int peer)
 {
     const hd_channel *c = t->channel;
-    int64_t offset = t->own.piece_offset[peer];
+    int64_t offset = t->own.item_offset[peer];
     return offset < 0 ? 0 : hd_link_name(c->link, t->staging + offset, 1);
 }
 
@@ -224,7 +224,7 @@ void hd_private_free(hd_private *p)
 {
     hd_lanes_free(&p->pack);
     hd_lanes_free(&p->pack_mail);
-    hd_free(p->piece_offset);
+    hd_free(p->item_offset);
     for (int i = 0; i < p->nfrom; i++) {
         hd_lanes_free(&p->direct[i]);
         hd_lanes_free(&p->staged[i]);

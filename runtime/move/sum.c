@@ -8,11 +8,11 @@ enum { STREAM_BYTES = 16384 }; /* of a row: a stream ends with a fence, which sh
 /* Where a term comes from: a linked peer's memory, read in place, or packed messages, where it lies dense. */
 static void fill_term(hd_sum_term *term, const hd_transfer *t, int recv)
 {
-    const hd_part *part = &t->recv.part[recv];
-    term->peer = part->peer;
-    term->is_message = !hd_channel_linked(t->channel, part->peer);
-    term->offset_bytes = term->is_message ? t->mail.recv_offset[recv] : part->copy.src_offset_bytes;
-    memcpy(term->stride_bytes, part->copy.src_stride_bytes, sizeof term->stride_bytes);
+    const hd_item *item = &t->recv.item[recv];
+    term->peer = item->peer;
+    term->is_message = !hd_channel_linked(t->channel, item->peer);
+    term->offset_bytes = term->is_message ? t->mail.recv_offset[recv] : item->copy.src_offset_bytes;
+    memcpy(term->stride_bytes, item->copy.src_stride_bytes, sizeof term->stride_bytes);
 }
 
 /* Loop i continues into the rows of `inner` (the stride of one step below) for every term. */
@@ -66,14 +66,14 @@ static void merge_sum(hd_sum *sum, hd_sum_term *term, int64_t elem_bytes)
 
 static void build_one(hd_sum *sum, hd_transfer *t, int first)
 {
-    const hd_copy *copy = &t->recv.part[first].copy;
+    const hd_copy *copy = &t->recv.item[first].copy;
     hd_sum_term *term = t->sum.term + t->sum.nterms;
     sum->first = t->sum.nterms;
     sum->nloops = copy->nloops;
     sum->dst_offset_bytes = copy->dst_offset_bytes;
     memcpy(sum->count, copy->count, sizeof sum->count);
     memcpy(sum->dst_stride_bytes, copy->dst_stride_bytes, sizeof sum->dst_stride_bytes);
-    for (int i = first; i < t->recv.count; i = hd_parts_alike(&t->recv, first, i + 1)) {
+    for (int i = first; i < t->recv.count; i = hd_items_alike(&t->recv, first, i + 1)) {
         fill_term(&term[sum->nterms++], t, i);
     }
     t->sum.nterms += sum->nterms;
@@ -85,9 +85,9 @@ void hd_transfer_use_sum(hd_transfer *t, int streams)
     t->streams = streams;
 }
 
-int hd_parts_alike(const hd_parts *parts, int like, int k)
+int hd_items_alike(const hd_items *items, int like, int k)
 {
-    while (k < parts->count && !hd_copy_same_place(&parts->part[like].copy, &parts->part[k].copy)) {
+    while (k < items->count && !hd_copy_same_place(&items->item[like].copy, &items->item[k].copy)) {
         k++;
     }
     return k;
@@ -96,14 +96,14 @@ int hd_parts_alike(const hd_parts *parts, int like, int k)
 heddle_status hd_sums_build(hd_transfer *t)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_parts *recv = &t->recv;
+    const hd_items *recv = &t->recv;
     hd_sums *out = &t->sum;
     size_t n = (size_t)recv->count;
     HD_TRY(hd_alloc((void **)&out->sum, n, sizeof(hd_sum), "sums of a transfer"));
     HD_TRY(hd_alloc((void **)&out->term, n, sizeof(hd_sum_term), "terms of sums"));
     HD_TRY(hd_alloc((void **)&out->row, n, sizeof(void *), "terms of sums"));
     for (int i = 0; i < recv->count; i++) {
-        if (hd_parts_alike(recv, i, 0) == i) {
+        if (hd_items_alike(recv, i, 0) == i) {
             build_one(&out->sum[out->nsums++], t, i);
         }
     }

@@ -72,7 +72,7 @@ static heddle_status post_ready(hd_transfer *t, const hd_leg *leg)
         if (theirs == HD_REACH_READV) {
             words[1] = (uint64_t)(uintptr_t)leg->src;
         } else if (theirs == HD_REACH_STAGED) {
-            words[1] = hd_private_piece(t, p->tell[i]);
+            words[1] = hd_private_item(t, p->tell[i]);
         }
         HD_TRY(hd_channel_post(c, HD_SLOT_READY, p->tell[i], words, 3));
     }

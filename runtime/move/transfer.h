@@ -15,7 +15,7 @@ typedef struct hd_sum_term {
     int is_message;                        /* lies dense at offset_bytes of the packed messages */
 } hd_sum_term;
 
-/* Parts for the same place. */
+/* Items for the same place. */
 typedef struct hd_sum {
     int first, nterms; /* in hd_sums.term */
     int nloops;
@@ -48,14 +48,14 @@ typedef struct hd_mail {
 
 typedef struct hd_private {
     int used;
-    int is_private;        /* sources may be out of their peers' reach */
-    hd_lanes pack;         /* own src -> staging, for peers that would read it where it lies */
-    hd_lanes pack_mail;    /* likewise, for those that are sent messages */
-    int64_t *piece_offset; /* [nranks] of the part for a peer, -1: there is none; NULL: nobody reads here */
-    int *from, nfrom;      /* peers this rank reads */
-    hd_lanes *direct;      /* [nfrom] one copy each */
-    hd_lanes *staged;      /* [nfrom] likewise, from the peer's staging */
-    hd_copy *copy;         /* [nfrom] for process_vm_readv */
+    int is_private;       /* sources may be out of their peers' reach */
+    hd_lanes pack;        /* own src -> staging, for peers that would read it where it lies */
+    hd_lanes pack_mail;   /* likewise, for those that are sent messages */
+    int64_t *item_offset; /* [nranks] of the item for a peer, -1: there is none; NULL: nobody reads here */
+    int *from, nfrom;     /* peers this rank reads */
+    hd_lanes *direct;     /* [nfrom] one copy each */
+    hd_lanes *staged;     /* [nfrom] likewise, from the peer's staging */
+    hd_copy *copy;        /* [nfrom] for process_vm_readv */
 } hd_private;
 
 /* --- who tells whom (peers.c) ------------------------------------------------------------------------------------- */
@@ -77,7 +77,7 @@ typedef struct hd_oneway hd_oneway;
 
 struct hd_transfer {
     hd_channel *channel;
-    hd_parts send, recv;
+    hd_items send, recv;
     size_t src_bytes, dst_bytes;
     heddle_space space;
     const hd_kernels *kernels;
@@ -182,7 +182,7 @@ enum { HD_SLOT_READY = 0, HD_SLOT_DONE = 2 };
 #define HD_UNTIL_READY "waiting until it is ready"
 #define HD_UNTIL_DONE "waiting until it has moved its part"
 
-/* What a rank tells the others of a transfer: of its largest part, and what it needs. */
+/* What a rank tells the others of a transfer: of its largest item, and what it needs. */
 typedef struct hd_geometry {
     int64_t largest_bytes, run_bytes, src_stretch_bytes, dst_stretch_bytes, footprint_bytes;
     int32_t adds, clears, near, mail, staged;
@@ -210,12 +210,12 @@ heddle_status hd_private_build(hd_transfer *transfer);
 int hd_private_all_direct(const hd_transfer *transfer);
 /* What peers will read from staging; reach: how those that could read src read it. */
 void hd_private_pack(hd_transfer *transfer, const void *src, hd_reach reach);
-/* Name of the part for a peer; 0: it has none. */
-uint64_t hd_private_piece(const hd_transfer *transfer, int peer);
+/* Name of the item for a peer; 0: it has none. */
+uint64_t hd_private_item(const hd_transfer *transfer, int peer);
 heddle_status hd_private_move(hd_transfer *transfer, void *dst);
 void hd_private_free(hd_private *p);
-/* The order in which the bytes of a part travel, the same at both ends. */
-void hd_part_stream(hd_copy *copy, const hd_transfer *transfer);
+/* The order in which the bytes of an item travel, the same at both ends. */
+void hd_item_stream(hd_copy *copy, const hd_transfer *transfer);
 /* Reserves bytes of transfer->staging, before it is allocated, and returns their offset. */
 int64_t hd_transfer_reserve(hd_transfer *transfer, int64_t bytes);
 

@@ -100,7 +100,7 @@ static void plan_dense(hd_dense *out, hd_spot *spot, hd_route_spec *spec, const 
     *spot = (hd_spot){HD_IN_WORK, out->at};
 }
 
-/* Behind the phases' parts. */
+/* Behind the phases' items. */
 static heddle_status place_phases(hd_route_spec *spec, const heddle_reshard *plan)
 {
     heddle_status st = HEDDLE_OK;
@@ -137,7 +137,7 @@ static heddle_status make_phases(hd_route_spec *spec, hd_copy *clear, heddle_res
     HD_TRY(hd_problem_make(&plan->problem, &plan->request.line));
     spec->nphases = plan->nphases = plan->problem.nphases;
     for (int p = 0; p < plan->nphases; p++) {
-        HD_TRY(hd_parts_make(&spec->phase[p].transfer, &clear[p], plan, p));
+        HD_TRY(hd_items_make(&spec->phase[p].transfer, &clear[p], plan, p));
     }
     for (int r = 0; r < plan->nranks; r++) {
         plan->plan_bytes += plan->bytes_to[r];
@@ -198,7 +198,7 @@ static heddle_status make(heddle_reshard *plan)
     explain(plan);
 out:
     for (int p = 0; p < HD_MAX_LEGS; p++) {
-        hd_parts_free(&spec.phase[p].transfer);
+        hd_items_free(&spec.phase[p].transfer);
     }
     return st;
 }

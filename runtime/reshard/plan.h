@@ -68,9 +68,9 @@ struct heddle_reshard {
 /* Collective: fills plan->facts; plan is NULL where `mine`, which is returned, has failed. HEDDLE_ERR_MISMATCH on every
  * rank names the first rank and field that differ. */
 heddle_status hd_facts_agree(heddle_reshard *plan, heddle_comm *comm, heddle_status mine);
-/* A phase as parts (parts.c), and where its zeros go. The lists are freed with hd_parts_free. */
-heddle_status hd_parts_make(hd_transfer_spec *out, hd_copy *clear, heddle_reshard *plan, int phase);
-void hd_parts_free(hd_transfer_spec *spec);
+/* A phase as items (items.c), and where its zeros go. The lists are freed with hd_items_free. */
+heddle_status hd_items_make(hd_transfer_spec *out, hd_copy *clear, heddle_reshard *plan, int phase);
+void hd_items_free(hd_transfer_spec *spec);
 
 /* Bytes this rank has sent so far, counted while moving. */
 int64_t hd_reshard_measured_bytes(const heddle_reshard *plan);

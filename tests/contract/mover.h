@@ -1,4 +1,4 @@
-/* A rank with a transfer of random parts, and the loop over single bytes that it is compared with. */
+/* A rank with a transfer of random items, and the loop over single bytes that it is compared with. */
 #ifndef HD_TEST_MOVER_H
 #define HD_TEST_MOVER_H
 
@@ -127,18 +127,18 @@ out:
     return st;
 }
 
-/* Lists of RANKS parts. */
-static inline void list_parts(hd_transfer_spec *spec, hd_part *send, hd_part *recv, int rank, uint64_t seed)
+/* Lists of RANKS items. */
+static inline void list_items(hd_transfer_spec *spec, hd_item *send, hd_item *recv, int rank, uint64_t seed)
 {
     memset(spec, 0, sizeof *spec);
-    spec->send.part = send;
-    spec->recv.part = recv;
+    spec->send.item = send;
+    spec->recv.item = recv;
     for (int peer = 0; peer < RANKS; peer++) {
         if (moves(seed, rank, peer)) {
-            send[spec->send.count++] = (hd_part){peer, random_copy(seed, rank, peer)};
+            send[spec->send.count++] = (hd_item){peer, random_copy(seed, rank, peer)};
         }
         if (moves(seed, peer, rank)) {
-            recv[spec->recv.count++] = (hd_part){peer, random_copy(seed, peer, rank)};
+            recv[spec->recv.count++] = (hd_item){peer, random_copy(seed, peer, rank)};
         }
     }
     spec->src_bytes = SRC_BYTES;
@@ -149,13 +149,13 @@ static inline void list_parts(hd_transfer_spec *spec, hd_part *send, hd_part *re
 static inline heddle_status mover_open(mover *m, heddle_comm *comm, uint64_t seed, int is_private, int64_t deadline_ms)
 {
     heddle_status st = HEDDLE_OK;
-    hd_part send[RANKS], recv[RANKS];
+    hd_item send[RANKS], recv[RANKS];
     hd_transfer_spec spec;
     const hd_channel_options options = {
         .deadline_ms = deadline_ms, .what = "test", .line = "of movers", .refusal = refusals, .nrefusals = 2};
     memset(m, 0, sizeof *m);
     HD_TRY(mover_arrays(m, comm, seed, is_private));
-    list_parts(&spec, send, recv, m->rank, seed);
+    list_items(&spec, send, recv, m->rank, seed);
     spec.any_src = is_private;
     HD_TRY(hd_channel_create(&m->channel, comm, &options));
     HD_TRY(hd_transfers_create(&m->transfer, m->channel, &spec, 1, HEDDLE_OK));

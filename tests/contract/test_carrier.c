@@ -13,12 +13,12 @@ typedef struct job {
 static heddle_status open_route(hd_route **out, mover *m, heddle_comm *comm, const job *j)
 {
     heddle_status st;
-    hd_part send[RANKS], recv[RANKS];
+    hd_item send[RANKS], recv[RANKS];
     hd_route_spec spec;
     memset(m, 0, sizeof *m);
     memset(&spec, 0, sizeof spec);
     HD_TRY(mover_arrays(m, comm, j->seed, 0));
-    list_parts(&spec.phase[0].transfer, send, recv, m->rank, j->seed);
+    list_items(&spec.phase[0].transfer, send, recv, m->rank, j->seed);
     spec.phase[0].dst.in = HD_IN_DST;
     spec.nphases = 1;
     spec.src_bytes = SRC_BYTES;
@@ -66,7 +66,7 @@ out:
     return st;
 }
 
-HD_CASE(random_parts)
+HD_CASE(random_items)
 {
     for (job j = {.seed = 1}; j.seed <= (uint64_t)hd_rounds(ROUNDS); j.seed++) {
         j.carrier = &hd_carrier_flags;

@@ -29,7 +29,7 @@ typedef struct lender {
 static heddle_status open_lender(lender *l, heddle_comm *comm, int64_t deadline_ms)
 {
     heddle_status st = HEDDLE_OK;
-    hd_part send[MAX_RANKS], recv[MAX_RANKS];
+    hd_item send[MAX_RANKS], recv[MAX_RANKS];
     hd_transfer_spec spec = {.lends = 1, .send = {send, 0}, .recv = {recv, 0}};
     memset(l, 0, sizeof *l);
     l->comm = comm;
@@ -37,10 +37,10 @@ static heddle_status open_lender(lender *l, heddle_comm *comm, int64_t deadline_
     l->n = heddle_comm_size(comm);
     for (int peer = 0; peer < l->n; peer++) {
         if (peer != l->rank && bytes_of(l->rank) > 0) {
-            send[spec.send.count++] = (hd_part){peer, {.run_bytes = bytes_of(l->rank)}};
+            send[spec.send.count++] = (hd_item){peer, {.run_bytes = bytes_of(l->rank)}};
         }
         if (peer != l->rank && bytes_of(peer) > 0) {
-            recv[spec.recv.count++] = (hd_part){peer, {.run_bytes = bytes_of(peer)}};
+            recv[spec.recv.count++] = (hd_item){peer, {.run_bytes = bytes_of(peer)}};
         }
     }
     spec.src_bytes = (size_t)bytes_of(l->rank);

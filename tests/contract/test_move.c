@@ -1,4 +1,4 @@
-/* Transfers by themselves: random parts between ranks, copied and added, against a loop over single bytes. */
+/* Transfers by themselves: random items between ranks, copied and added, against a loop over single bytes. */
 #include "mover.h"
 
 static heddle_status moves_once(heddle_comm *comm, void *arg)
@@ -51,7 +51,7 @@ HD_CASE(spaces)
     HD_OK(heddle_run_ranks(RANKS, "shm", other_spaces, NULL));
 }
 
-HD_CASE(random_parts)
+HD_CASE(random_items)
 {
     for (how h = {.seed = 1}; h.seed <= (uint64_t)hd_rounds(ROUNDS); h.seed++) {
         HD_OK(heddle_run_ranks(RANKS, "threads", moves_once, &h));
@@ -138,7 +138,7 @@ static heddle_status adds_up(heddle_comm *comm, void *arg)
     int rank = heddle_comm_rank(comm), n = heddle_comm_size(comm);
     hd_channel *channel = NULL;
     hd_transfer *transfer = NULL;
-    hd_part send[RANKS], recv[RANKS];
+    hd_item send[RANKS], recv[RANKS];
     int32_t *src = NULL, *dst = NULL;
     const hd_channel_options options = {.what = "sum"};
     hd_transfer_spec spec = {.adds = 1,
@@ -153,7 +153,7 @@ static heddle_status adds_up(heddle_comm *comm, void *arg)
                         .count = {ROWS, COLUMNS},
                         .src_stride_bytes = {ROW_STRIDE * 4, COLUMN_STRIDE * 4},
                         .dst_stride_bytes = {COLUMNS * 4, 4}};
-        send[peer] = recv[peer] = (hd_part){peer, copy};
+        send[peer] = recv[peer] = (hd_item){peer, copy};
     }
     HD_TRY(heddle_buffer_alloc((void **)&src, comm, spec.src_bytes, HEDDLE_SPACE_HOST));
     HD_TRY(heddle_buffer_alloc((void **)&dst, comm, spec.dst_bytes, HEDDLE_SPACE_HOST));

@@ -10,8 +10,8 @@ typedef struct fetched {
 } fetched;
 
 typedef struct fetch {
-    fetched *part[HD_MAX_LEGS];
-    int nparts[HD_MAX_LEGS];
+    fetched *item[HD_MAX_LEGS];
+    int nitems[HD_MAX_LEGS];
     int64_t *bytes;      /* [nranks] sent by an execution */
     const void **source; /* [nranks] of the phase */
 } fetch;
@@ -26,15 +26,15 @@ static heddle_status make_phase(const hd_route *r, int p)
     if (spec->adds || spec->clear != NULL) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "the wire fetch neither adds nor clears");
     }
-    HD_TRY(hd_alloc((void **)&f->part[p], (size_t)spec->recv.count, sizeof(fetched), "what is fetched"));
+    HD_TRY(hd_alloc((void **)&f->item[p], (size_t)spec->recv.count, sizeof(fetched), "what is fetched"));
     for (int i = 0; i < spec->recv.count; i++) {
-        fetched *part = &f->part[p][f->nparts[p]++];
-        part->from = spec->recv.part[i].peer;
-        HD_TRY(hd_local_make(&part->copy, &spec->recv.part[i].copy, r->comm, r->device, hd_route_deadline_ns(r)));
+        fetched *item = &f->item[p][f->nitems[p]++];
+        item->from = spec->recv.item[i].peer;
+        HD_TRY(hd_local_make(&item->copy, &spec->recv.item[i].copy, r->comm, r->device, hd_route_deadline_ns(r)));
     }
     for (int i = 0; i < spec->send.count; i++) {
-        const hd_part *part = &spec->send.part[i];
-        f->bytes[part->peer] += part->peer != r->rank ? hd_copy_bytes(&part->copy) : 0;
+        const hd_item *item = &spec->send.item[i];
+        f->bytes[item->peer] += item->peer != r->rank ? hd_copy_bytes(&item->copy) : 0;
     }
 out:
     return st;
@@ -95,9 +95,9 @@ static heddle_status run_phase(hd_route *r, int p, const void *src, void *dst, h
     const void *const from[] = HD_SPOTS(r, &phase->src, src, dst);
     void *const to[] = HD_SPOTS(r, &phase->dst, NULL, dst);
     HD_TRY(meet(r, from[phase->src.in], stream));
-    for (int i = 0; i < f->nparts[p]; i++) {
-        const fetched *part = &f->part[p][i];
-        HD_TRY(hd_local_run(&part->copy, to[phase->dst.in], f->source[part->from], stream));
+    for (int i = 0; i < f->nitems[p]; i++) {
+        const fetched *item = &f->item[p][i];
+        HD_TRY(hd_local_run(&item->copy, to[phase->dst.in], f->source[item->from], stream));
     }
 out:
     return st;
@@ -171,10 +171,10 @@ static void destroy(hd_route *r)
 {
     fetch *f = r->own;
     for (int p = 0; f != NULL && p < HD_MAX_LEGS; p++) {
-        for (int i = 0; i < f->nparts[p]; i++) {
-            hd_device_list_free(&f->part[p][i].copy.list);
+        for (int i = 0; i < f->nitems[p]; i++) {
+            hd_device_list_free(&f->item[p][i].copy.list);
         }
-        hd_free(f->part[p]);
+        hd_free(f->item[p]);
     }
     if (f != NULL) {
         HD_FREE_ALL(f->bytes, f->source, f);

@@ -1,4 +1,4 @@
-/* A phase of the compiled problem as parts: what this rank sends and receives, as copies between two arrays. */
+/* A phase of the compiled problem as items: what this rank sends and receives, as copies between two arrays. */
 #include "runtime/reshard/plan.h"
 
 #include <string.h>
@@ -25,21 +25,21 @@ static heddle_status array_of(hd_array *out, const heddle_reshard *plan, int pha
     return HEDDLE_OK;
 }
 
-static heddle_status fill(hd_parts *out, const heddle_reshard *plan, int phase, const hd_pieces *pieces, int is_send)
+static heddle_status fill(hd_items *out, const heddle_reshard *plan, int phase, const hd_pieces *pieces, int is_send)
 {
     heddle_status st = HEDDLE_OK;
     hd_array mine, theirs;
-    HD_TRY(hd_alloc((void **)&out->part, (size_t)pieces->count + 1, sizeof *out->part, "parts of a reshard"));
+    HD_TRY(hd_alloc((void **)&out->item, (size_t)pieces->count + 1, sizeof *out->item, "items of a reshard"));
     HD_TRY(array_of(&mine, plan, phase, !is_send, plan->rank));
     for (int i = 0; i < pieces->count; i++) {
         const hd_piece *piece = &pieces->piece[i];
-        hd_part *part = &out->part[out->count];
+        hd_item *item = &out->item[out->count];
         if (heddle_box_elems(&piece->box) == 0) {
             continue;
         }
         HD_TRY(array_of(&theirs, plan, phase, is_send, piece->peer));
-        part->peer = piece->peer;
-        (pieces->sums ? hd_piece_rows : hd_piece_copy)(&part->copy, piece, is_send ? &mine : &theirs,
+        item->peer = piece->peer;
+        (pieces->sums ? hd_piece_rows : hd_piece_copy)(&item->copy, piece, is_send ? &mine : &theirs,
                                                        is_send ? &theirs : &mine, plan->elem_bytes);
         out->count++;
     }
@@ -47,11 +47,11 @@ out:
     return st;
 }
 
-static void note_traffic(heddle_reshard *plan, const hd_parts *parts, int64_t *bytes_by_peer)
+static void note_traffic(heddle_reshard *plan, const hd_items *items, int64_t *bytes_by_peer)
 {
-    for (int i = 0; i < parts->count; i++) {
-        int peer = parts->part[i].peer;
-        bytes_by_peer[peer] += peer == plan->rank ? 0 : hd_copy_bytes(&parts->part[i].copy);
+    for (int i = 0; i < items->count; i++) {
+        int peer = items->item[i].peer;
+        bytes_by_peer[peer] += peer == plan->rank ? 0 : hd_copy_bytes(&items->item[i].copy);
     }
 }
 
@@ -80,7 +80,7 @@ static heddle_status describe_clear(hd_copy *out, const heddle_reshard *plan, in
     return st;
 }
 
-heddle_status hd_parts_make(hd_transfer_spec *spec, hd_copy *clear, heddle_reshard *plan, int phase)
+heddle_status hd_items_make(hd_transfer_spec *spec, hd_copy *clear, heddle_reshard *plan, int phase)
 {
     heddle_status st = HEDDLE_OK;
     const hd_phase *p = &plan->problem.phase[phase];
@@ -112,8 +112,8 @@ out:
     return st;
 }
 
-void hd_parts_free(hd_transfer_spec *spec)
+void hd_items_free(hd_transfer_spec *spec)
 {
-    hd_free(spec->send.part);
-    hd_free(spec->recv.part);
+    hd_free(spec->send.item);
+    hd_free(spec->recv.item);
 }
