@@ -76,17 +76,20 @@ int program_options(const program *p, int argc, char **argv)
 
 /* --- ranks -------------------------------------------------------------------------------------------------------- */
 
-/* As the rank of a launcher that this process is. */
-static heddle_status run_one(int64_t ranks, const heddle_comm_options *options, heddle_rank_main fn, void *arg)
+/* As the rank of a launcher that this process is. *is_left 1: where it turns out to be the only one, more are left to
+ * the program; 0 on return: they are not. */
+static heddle_status run_one(int *is_left, int64_t ranks, const heddle_comm_options *options, heddle_rank_main fn,
+                             void *arg)
 {
     heddle_comm *comm = NULL;
     heddle_status st = heddle_comm_open(&comm, "auto", options);
     const int size = st == HEDDLE_OK ? heddle_comm_size(comm) : 0;
-    if (st == HEDDLE_OK && size != ranks) {
+    *is_left = *is_left && size == 1 && ranks != 1;
+    if (st == HEDDLE_OK && size != ranks && !*is_left) {
         st = heddle_set_error(HEDDLE_ERR_ARG, "%d rank%s started, but %lld are wanted", size,
                               size == 1 ? " was" : "s were", (long long)ranks);
     }
-    st = st == HEDDLE_OK ? fn(comm, arg) : st;
+    st = st == HEDDLE_OK && !*is_left ? fn(comm, arg) : st;
     heddle_comm_destroy(comm);
     return st;
 }
@@ -94,13 +97,16 @@ static heddle_status run_one(int64_t ranks, const heddle_comm_options *options, 
 heddle_status program_run(int64_t ranks, const char *transport, const heddle_comm_options *options, heddle_rank_main fn,
                           void *arg)
 {
-    int size = 1;
+    int rank = 0, size = 1;
     const int is_auto = strcmp(transport, "auto") == 0;
-    const heddle_status st = is_auto ? heddle_comm_launcher(NULL, NULL, &size) : HEDDLE_OK;
-    if (st != HEDDLE_OK || size != 1) { /* 0: MPI knows */
-        return st != HEDDLE_OK ? st : run_one(ranks, options, fn, arg);
+    const char *own = is_auto ? "shm" : transport;
+    heddle_status st = is_auto ? heddle_comm_launcher(NULL, &rank, &size) : HEDDLE_OK;
+    int is_left = size == 1 || (size == 0 && rank == 0); /* 0: MPI knows */
+    if (st == HEDDLE_OK && size != 1) {
+        st = run_one(&is_left, ranks, options, fn, arg);
+        own = "threads"; /* no processes of one that has called MPI, or a device */
     }
-    return heddle_run_ranks_with((int)ranks, is_auto ? "shm" : transport, options, fn, arg);
+    return st == HEDDLE_OK && is_left ? heddle_run_ranks_with((int)ranks, own, options, fn, arg) : st;
 }
 
 /* --- standard output ---------------------------------------------------------------------------------------------- */

@@ -30,7 +30,8 @@ int program_complain(const char *name, const char *option, const char *what, con
 int program_check_transport(const char *name, const char *transport);
 
 /* fn on so many ranks: of the launcher (mpirun, torchrun) when transport is "auto" and there are several, else
- * processes (shm) or threads of this program's own. options may be NULL. */
+ * processes (shm) or threads of this program's own: threads where the launcher does not say how many there are, and MPI
+ * says one. options may be NULL. */
 heddle_status program_run(int64_t ranks, const char *transport, const heddle_comm_options *options, heddle_rank_main fn,
                           void *arg);
 

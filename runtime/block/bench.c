@@ -9,6 +9,8 @@
 #include <stdlib.h>
 
 enum { SAMPLE_MS = 10, MOST_REPEATS = 1000, MOST_SAMPLES = 10000, NS_PER_MS = 1000000, ALIGNMENT = 64 };
+/* Of a sample, which is one call unless those are short, where budget_ms is not more: what a device's waits have. */
+enum { DEADLINE_MS = 600000 };
 
 static int64_t smaller(int64_t a, int64_t b)
 {
@@ -73,19 +75,34 @@ typedef struct host_bench {
     int64_t rows, stretch; /* stretch: of OUTER, the present one */
     char *src, *with, *dst;
     size_t src_step, dst_step; /* from seat to seat; 0: they share it */
+    int64_t limit_ms, deadline_ns;
 } host_bench;
+
+/* Of many rows a call would last for years. */
+static heddle_status look(const host_bench *b)
+{
+    return hd_now_ns() < b->deadline_ns
+               ? HEDDLE_OK
+               : hd_fail(HEDDLE_ERR_TIMEOUT,
+                         "a product of %lld rows with a layer from %lld to %lld channels did not end within %lld s",
+                         (long long)b->rows, (long long)b->of.k, (long long)b->of.n, (long long)b->limit_ms / 1000);
+}
 
 static heddle_status row_job(void *ctx, int seat, int64_t job)
 {
     const host_bench *b = ctx;
-    return hd_gemm_run(b->gemm, seat, b->dst + (size_t)seat * b->dst_step, b->src + (size_t)seat * b->src_step,
-                       smaller(HD_CHUNK_ROWS, b->rows - job * HD_CHUNK_ROWS));
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(look(b));
+    st = hd_gemm_run(b->gemm, seat, b->dst + (size_t)seat * b->dst_step, b->src + (size_t)seat * b->src_step,
+                     smaller(HD_CHUNK_ROWS, b->rows - job * HD_CHUNK_ROWS));
+out:
+    return st;
 }
 
 static heddle_status panel_job(void *ctx, int seat, int64_t job)
 {
     const host_bench *b = ctx;
-    heddle_status st = HEDDLE_OK;
+    heddle_status st = look(b);
     const heddle_product *of = &b->of;
     const int64_t first = job * HD_PANEL_ROWS;
     const size_t elem = heddle_dtype_bytes(of->dtype);
@@ -119,10 +136,12 @@ static heddle_status call(host_bench *b)
 
 static heddle_status sample(double *ms, void *ctx, int64_t repeats)
 {
+    host_bench *b = ctx;
     heddle_status st = HEDDLE_OK;
     const int64_t start_ns = hd_now_ns();
+    b->deadline_ns = start_ns + b->limit_ms * NS_PER_MS;
     for (int64_t i = 0; i < repeats && st == HEDDLE_OK; i++) {
-        st = call(ctx);
+        st = call(b);
     }
     *ms = (double)(hd_now_ns() - start_ns) / NS_PER_MS;
     return st;
@@ -204,7 +223,7 @@ static heddle_status bench_host(heddle_bench_product_result *out, heddle_block *
                                 heddle_product_kind kind, int64_t rows, int64_t budget_ms)
 {
     heddle_status st = HEDDLE_OK;
-    host_bench b = {.block = block, .rows = rows};
+    host_bench b = {.block = block, .rows = rows, .limit_ms = budget_ms > DEADLINE_MS ? budget_ms : DEADLINE_MS};
     HD_TRY(make(&b, layer, kind));
     out->of = b.of;
     say_kernel(out->kernel, sizeof out->kernel, &b);

@@ -85,6 +85,11 @@ if have_mpi; then
     mpirun --allow-run-as-root --oversubscribe -n 2 "$train" "${small[@]}" --steps 2 </dev/null >"$work/out" ||
         fail "mpirun"
     [ "$(grep -c '^loss:' "$work/out")" = 1 ] || fail "mpirun: one rank speaks"
+    # A launcher that says a rank, but not of how many: MPI knows. One process has ranks of its own, unless there are others.
+    PMIX_RANK=0 "$train" "${small[@]}" --ranks 2 --steps 2 </dev/null >"$work/out" || fail "one process of some launcher"
+    [ "$(grep -c '^loss:' "$work/out")" = 1 ] && grep -q 'on \[dp=1 sp=2\]' "$work/out" || fail "one process has two ranks"
+    PMIX_RANK=1 "$train" "${small[@]}" --ranks 2 --steps 2 </dev/null >"$work/out" 2>&1 && fail "the second of two alone"
+    grep -q '1 rank was started, but 2 are wanted' "$work/out" || fail "the second of two alone is refused"
 fi
 
 # Bad options and files: exit code 2, one sentence, nothing else.

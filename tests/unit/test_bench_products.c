@@ -1,6 +1,6 @@
 /* heddle_bench_product in host memory: every call multiplies all rows by the layer, or adds all of them to the whole of
- * a gradient, with the kernels that blocks have, and leaves the block as it was. Linked with what calls kernels counted
- * (--wrap). */
+ * a gradient, with the kernels that blocks have, and leaves the block as it was. Linked with what calls kernels
+ * counted, and with a clock that can be set (--wrap). */
 #include "block_problem.h"
 
 #include "kernels/gemm.h"
@@ -10,14 +10,28 @@
 #include <heddle/sys/bench.h>
 #include <stdatomic.h>
 
-static _Atomic int64_t gemm_rows, outer_cells;
+static _Atomic int64_t gemm_rows, outer_cells, jobs;
+static int64_t job_ns, most_jobs; /* where not 0: each job takes so long; more jobs than that fail */
+
+int64_t __real_hd_now_ns(void);
+int64_t __wrap_hd_now_ns(void);
+int64_t __wrap_hd_now_ns(void)
+{
+    return __real_hd_now_ns() + jobs * job_ns;
+}
+
+static heddle_status count_job(void)
+{
+    return ++jobs > most_jobs && most_jobs > 0 ? heddle_set_error(HEDDLE_ERR_INTERNAL, "too many jobs") : HEDDLE_OK;
+}
 
 heddle_status __real_hd_gemm_run(hd_gemm *gemm, int seat, void *dst, const void *src, int64_t rows);
 heddle_status __wrap_hd_gemm_run(hd_gemm *gemm, int seat, void *dst, const void *src, int64_t rows);
 heddle_status __wrap_hd_gemm_run(hd_gemm *gemm, int seat, void *dst, const void *src, int64_t rows)
 {
+    const heddle_status st = count_job();
     gemm_rows += rows;
-    return __real_hd_gemm_run(gemm, seat, dst, src, rows);
+    return st == HEDDLE_OK ? __real_hd_gemm_run(gemm, seat, dst, src, rows) : st;
 }
 
 heddle_status __real_hd_back_outer(const heddle_block *block, int seat, heddle_dtype dtype,
@@ -27,8 +41,9 @@ heddle_status __wrap_hd_back_outer(const heddle_block *block, int seat, heddle_d
 heddle_status __wrap_hd_back_outer(const heddle_block *block, int seat, heddle_dtype dtype,
                                    const hd_outer_product *product)
 {
+    const heddle_status st = count_job();
     outer_cells += product->rows * product->n;
-    return __real_hd_back_outer(block, seat, dtype, product);
+    return st == HEDDLE_OK ? __real_hd_back_outer(block, seat, dtype, product) : st;
 }
 
 static heddle_block_options options_of(heddle_stage_kind kind)
@@ -132,6 +147,30 @@ HD_CASE(time_is_spent_and_a_block_stays_as_it_was)
     free(before);
     free(after);
     close_problem(&p);
+}
+
+/* As long as a device is waited for, or as there is time for all. */
+HD_CASE(a_call_that_does_not_end_is_ended)
+{
+    problem p;
+    heddle_bench_product_result out = HEDDLE_EMPTY(heddle_bench_product_result);
+    heddle_block_options options = options_of(HEDDLE_STAGE_MLP);
+    for (int i = 0; i < 6; i++) {
+        const int64_t budget_ms = i % 2 == 0 ? 5 : 2000000, seconds = i % 2 == 0 ? 600 : 2000;
+        options.threads = i % 2 == 0 ? 1 : 3;
+        open_problem(&p, &options);
+        job_ns = (int64_t)1e9;
+        most_jobs = 4 * seconds;
+        jobs = 0;
+        HD_FAILS(HEDDLE_ERR_TIMEOUT,
+                 heddle_bench_product(&out, p.block, 0, (heddle_product_kind)(i / 2), (int64_t)1 << 50, budget_ms));
+        assert_in_range(jobs, seconds - 3, seconds + 3);
+        job_ns = most_jobs = 0;
+        assert_non_null(
+            strstr(heddle_last_error(), i % 2 == 0 ? "did not end within 600 s" : "did not end within 2000 s"));
+        (void)bench(p.block, 0, (heddle_product_kind)(i / 2), 5, 0);
+        close_problem(&p);
+    }
 }
 
 static void refused(const char *why, heddle_bench_product_result *out, heddle_block *block, int param, int kind,

@@ -79,13 +79,13 @@ typedef struct heddle_bench_product_result {
 /* Times one of the three products of a layer of a committed block (heddle/sys/device_products.h) as the block carries
  * it out, over `rows` rows of numbers that are made up. param: the layer's weight among the parameters, of two dims.
  * Goes on until budget_ms are spent or 10000 samples taken, behind two calls that do not count, with one sample at
- * least; a call that has begun is not ended. In host
- * memory by the block's threads in their pieces, by the host's clock; a piece lies in the thread's cache, as behind a
- * norm. On a device by its clock, over whole arrays, weights too, which take turns where they would fit its cache; a
- * library that could not be loaded, or that kept no row's bits, is in `kernel`.
+ * least, which is not cut short. In host memory by the block's threads in their pieces, by the host's clock; a piece
+ * lies in the thread's cache, as behind a norm. On a device by its clock, over whole arrays, weights too, which take
+ * turns where they would fit its cache; a library that could not be loaded, or that kept no row's bits, is in `kernel`.
  * Not collective, and not while the block is in another call. Neither parameters nor gradients change.
  * HEDDLE_ERR_ARG: NULL, not committed, no layer's weight, no such kind, rows < 1, budget_ms < 0, struct_bytes.
- * HEDDLE_ERR_NOMEM names the bytes. On a device also its errors, and HEDDLE_ERR_TIMEOUT. */
+ * HEDDLE_ERR_NOMEM names the bytes. HEDDLE_ERR_TIMEOUT: a call in host memory took longer than 600 s and than
+ * budget_ms, one on a device longer than ranks wait for theirs. On a device also its errors. */
 HEDDLE_CHECKED heddle_status heddle_bench_product(heddle_bench_product_result *out, heddle_block *block, int param,
                                                   heddle_product_kind kind, int64_t rows, int64_t budget_ms);
 
