@@ -10,6 +10,9 @@ command -v python3 >/dev/null || skip_test python "no Python"
 exec python3 - "${HEDDLE:?}" <<'PY'
 import glob, os, re, shlex, subprocess, sys, tempfile
 
+sys.path.append("tests/golden")
+from within import limit
+
 heddle = os.path.abspath(sys.argv[1])
 problems = []
 tree = subprocess.run(["git", "ls-files"], capture_output=True, text=True).stdout.split()
@@ -103,7 +106,7 @@ def run_lines(name, text):
             words = shlex.split(line.replace("\\\n", " "), comments=True)
             if words[0] not in ("run", "bench", "calibrate"):
                 run = subprocess.run([heddle, *words], capture_output=True, text=True, cwd=folder,
-                                     timeout=60 * max(1, os.getloadavg()[0] / os.cpu_count()))
+                                     timeout=limit(60))
                 if run.returncode not in (0, 77):  # no such device here
                     problems.append(f"{name}: heddle {line} ends with {run.returncode}: {run.stderr.strip()}")
 

@@ -6,9 +6,20 @@ import subprocess
 import sys
 
 
+def cores():
+    """Those of this process's affinity, and no more than the quota of its container (cgroup v2)."""
+    own = len(os.sched_getaffinity(0))
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
+    except OSError:
+        return own
+    return own if quota == "max" else min(own, int(quota) / int(period))
+
+
 def limit(seconds):
     scale = float(os.environ.get("HEDDLE_TEST_TIME_SCALE", "1"))
-    return seconds * scale * max(1, os.getloadavg()[0] / os.cpu_count())
+    return seconds * scale * max(1, os.getloadavg()[0] / cores())
 
 
 def run(words, seconds=120, **given):

@@ -13,17 +13,15 @@ import uuid
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's: no thread is there when this process forks
 
 
-def scale():
-    """Of limits of time: longer while the machine does other work."""
-    return float(os.environ.get("HEDDLE_TEST_TIME_SCALE", "1")) * max(1.0, os.getloadavg()[0] / os.cpu_count())
+sys.path.append(os.path.join(os.environ["HEDDLE_SOURCE"], "tests", "golden"))
+from within import limit
 
-
-SCALE = scale()
+SCALE = limit(1)  # of limits of time: longer while the machine does other work
 
 
 def limit_s():
     """Of a program of ranks."""
-    return 120 * scale()
+    return limit(120)
 
 
 # At the beginning of a program: what cuts a dim evenly, and what holds an error to its kind and words.

@@ -3,10 +3,28 @@
 #ifndef HD_TEST_TIME_LIMIT_H
 #define HD_TEST_TIME_LIMIT_H
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
+
+/* Cores that a program has: those of its affinity, and no more than the quota of its container (cgroup v2). Counted
+ * before its ranks are bound to one each. */
+static double hd_test_cores = 1;
+__attribute__((constructor)) static void hd_test_count_cores(void)
+{
+    cpu_set_t own;
+    double quota, period;
+    hd_test_cores = sched_getaffinity(0, sizeof own, &own) == 0 ? CPU_COUNT(&own) : 1;
+    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r"); /* "max" where there is no quota */
+    if (file != NULL && fscanf(file, "%lf %lf", &quota, &period) == 2 && quota < hd_test_cores * period) {
+        hd_test_cores = quota / period;
+    }
+    if (file != NULL) {
+        (void)fclose(file);
+    }
+}
 
 /* How many times as long everything takes that others' work keeps from the cores: the most that this process has seen,
  * so that a limit which is asked for later is no shorter than a deadline that it has to outlast. */
@@ -14,8 +32,7 @@ static inline double hd_test_crowding(void)
 {
     static _Atomic double most = 1;
     double load = 0, seen = atomic_load(&most);
-    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    const double now = getloadavg(&load, 1) == 1 ? load / (double)cores : 1;
+    const double now = getloadavg(&load, 1) == 1 ? load / hd_test_cores : 1;
     while (now > seen && !atomic_compare_exchange_weak(&most, &seen, now)) {
     }
     return now > seen ? now : seen;

@@ -1,7 +1,9 @@
 /* The test main itself: what good_skips is not passed, what is misspelt is not tested. The program starts itself with
  * cases of every kind. */
 #include "case.h"
+#include "time_limit.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,6 +185,22 @@ HD_CASE(a_leak_fails_where_it_is_seen)
     setenv("ASAN_OPTIONS", "detect_leaks=1", 1);
     expect(is_seen, "lets_go", NULL, is_seen ? "detected memory leaks" : "1 cases, 0 failed, 0 skipped");
     expect(0, "leaves_much", NULL, is_seen ? "leaks are not looked for: the drawer is open" : "1 cases, 0 failed");
+}
+
+HD_CASE(limits_count_the_cores_that_are_left)
+{
+    cpu_set_t own, one;
+    assert_int_equal(sched_getaffinity(0, sizeof own, &own), 0);
+    assert_true(hd_test_cores > 0 && hd_test_cores <= CPU_COUNT(&own));
+    int first = 0;
+    while (!CPU_ISSET(first, &own)) {
+        first++;
+    }
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    hd_test_count_cores();
+    assert_true(hd_test_cores <= 1);
 }
 
 HD_CASE(ranks_that_fail_are_named)
