@@ -143,7 +143,7 @@ out:
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
 
-heddle_status hd_linear_on_forward(heddle_linear_attention *a, const hd_linear_walks *x, heddle_stream stream)
+static hd_linear_walks *walks_of(heddle_linear_attention *a, const hd_linear_walks *x)
 {
     hd_linear_walks *w = &a->on->walks;
     w->outer = x->outer;
@@ -151,6 +151,12 @@ heddle_status hd_linear_on_forward(heddle_linear_attention *a, const hd_linear_w
     w->q = x->q;
     w->k = x->k;
     w->v = x->v;
+    return w;
+}
+
+heddle_status hd_linear_on_forward(heddle_linear_attention *a, const hd_linear_walks *x, heddle_stream stream)
+{
+    hd_linear_walks *w = walks_of(a, x);
     w->o = x->o;
     w->gives_f32 = x->gives_f32;
     return run(a->on, forward, NULL, stream);
@@ -158,12 +164,7 @@ heddle_status hd_linear_on_forward(heddle_linear_attention *a, const hd_linear_w
 
 heddle_status hd_linear_on_backward(heddle_linear_attention *a, const hd_linear_walks *x, heddle_stream stream)
 {
-    hd_linear_walks *w = &a->on->walks;
-    w->outer = x->outer;
-    w->inner = x->inner;
-    w->q = x->q;
-    w->k = x->k;
-    w->v = x->v;
+    hd_linear_walks *w = walks_of(a, x);
     w->d_o = x->d_o;
     w->dq = x->dq;
     w->dk_out = x->dk_out;

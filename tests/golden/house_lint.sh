@@ -30,8 +30,8 @@ allowed() {
     runtime/comm/transport/mpi) echo "| runtime/base =runtime/comm runtime/comm/transport" ;;
     runtime/comm/face) echo "runtime/base runtime/layout runtime/device runtime/comm" ;;
     runtime/device/cuda) echo "runtime/device/cuda kernels" ;; # a library of its own, linked to nothing else of heddle
-    runtime/device/nccl) echo "runtime/device/cuda/context.h" ;; # likewise
-    runtime/device/cublas) echo "runtime/device/cuda/context.h runtime/device/cublas kernels/small_float.h" ;; # likewise
+    runtime/device/nccl) echo "runtime/device/cuda/context.h runtime/device/cuda/fail.h" ;; # likewise
+    runtime/device/cublas) echo "runtime/device/cuda/context.h runtime/device/cuda/fail.h runtime/device/cublas kernels/small_float.h" ;; # likewise
     runtime/device) echo "runtime/base =runtime/device kernels" ;; # the launchers of a device
     runtime/move) echo "runtime/base =runtime/device =runtime/comm runtime/move kernels | runtime/comm/face" ;;
     runtime/reshard) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard kernels | runtime/comm/face" ;;

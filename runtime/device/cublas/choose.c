@@ -163,10 +163,10 @@ static heddle_status choose_tall(hd_cublas_product *product, hd_cublas_trial *tr
         }
     }
     if (st == HEDDLE_OK && !is_chosen) {
-        return hd_cublas_fail(HEDDLE_ERR_UNSUPPORTED,
-                              "cuBLAS recommends %d algorithms, of which %d split sums, %d refuse some heights, and %d "
-                              "give a row other bits",
-                              n.all, n.split, n.refused, n.lost);
+        return hd_cuda_fail(HEDDLE_ERR_UNSUPPORTED,
+                            "cuBLAS recommends %d algorithms, of which %d split sums, %d refuse some heights, and %d "
+                            "give a row other bits",
+                            n.all, n.split, n.refused, n.lost);
     }
     snprintf(kernel, kernel_bytes, "cuBLAS, ");
     st = st == HEDDLE_OK ? say(product, kernel, kernel_bytes) : st;

@@ -3,38 +3,20 @@
 
 #include "runtime/device/cuda/context.h"
 
-#include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SENTENCE_BYTES = 1024 };
-
-/* heddle_set_error of the one that loaded this; threads that are ranks load it at the same time. */
-static _Atomic(heddle_device_fail_fn) fail_of_heddle;
-
 /* --- errors ------------------------------------------------------------------------------------------------------- */
-
-heddle_status hd_cublas_fail(heddle_status status, const char *format, ...)
-{
-    char sentence[SENTENCE_BYTES];
-    heddle_device_fail_fn say = atomic_load(&fail_of_heddle); /* called as it is, it would be a plain load */
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(sentence, sizeof sentence, format, arguments);
-    va_end(arguments);
-    return say(status, "%s", sentence);
-}
 
 heddle_status hd_cublas_status(cublasStatus_t result, const char *call)
 {
     if (result == CUBLAS_STATUS_SUCCESS) {
         return HEDDLE_OK;
     }
-    return hd_cublas_fail(result == CUBLAS_STATUS_ALLOC_FAILED ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_DEVICE,
-                          "cuBLAS: %.*s failed with %d, %s", (int)strcspn(call, "("), call, (int)result,
-                          cublasLtGetStatusString(result));
+    return hd_cuda_fail(result == CUBLAS_STATUS_ALLOC_FAILED ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_DEVICE,
+                        "cuBLAS: %.*s failed with %d, %s", (int)strcspn(call, "("), call, (int)result,
+                        cublasLtGetStatusString(result));
 }
 
 heddle_status hd_cublas_cuda(cudaError_t error, int device, const char *call)
@@ -43,9 +25,9 @@ heddle_status hd_cublas_cuda(cudaError_t error, int device, const char *call)
         return HEDDLE_OK;
     }
     (void)cudaGetLastError();
-    return hd_cublas_fail(error == cudaErrorMemoryAllocation ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_DEVICE,
-                          "device cuda:%d: %s failed with error %d, %s", device, call, (int)error,
-                          cudaGetErrorString(error));
+    return hd_cuda_fail(error == cudaErrorMemoryAllocation ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_DEVICE,
+                        "device cuda:%d: %s failed with error %d, %s", device, call, (int)error,
+                        cudaGetErrorString(error));
 }
 
 static heddle_status enter(int *before, int device)
@@ -69,9 +51,9 @@ static heddle_status describe(char *out, size_t bytes)
     write_version(built, sizeof built, CUBLAS_VERSION);
     write_version(here, sizeof here, found);
     if (found / 10000 != CUBLAS_VER_MAJOR || found / 100 < CUBLAS_VERSION / 100) {
-        return hd_cublas_fail(HEDDLE_ERR_UNSUPPORTED,
-                              "cuBLAS %s was found, heddle is built for %s: wanted %d.%d or a later one of version %d",
-                              here, built, CUBLAS_VER_MAJOR, CUBLAS_VER_MINOR, CUBLAS_VER_MAJOR);
+        return hd_cuda_fail(HEDDLE_ERR_UNSUPPORTED,
+                            "cuBLAS %s was found, heddle is built for %s: wanted %d.%d or a later one of version %d",
+                            here, built, CUBLAS_VER_MAJOR, CUBLAS_VER_MINOR, CUBLAS_VER_MAJOR);
     }
     snprintf(out, bytes, "cuBLAS %s%s%s", here, found != CUBLAS_VERSION ? ", built for " : "",
              found != CUBLAS_VERSION ? built : "");
@@ -99,7 +81,7 @@ static heddle_status open_handle(void **out, int device)
     hd_cublas *cublas = calloc(1, sizeof *cublas);
     int before = 0;
     if (cublas == NULL) {
-        return hd_cublas_fail(HEDDLE_ERR_NOMEM, "a handle of cuBLAS: no %zu bytes", sizeof *cublas);
+        return hd_cuda_fail(HEDDLE_ERR_NOMEM, "a handle of cuBLAS: no %zu bytes", sizeof *cublas);
     }
     cublas->device = device;
     heddle_status st = enter(&before, device);
@@ -130,7 +112,7 @@ static heddle_status make(void **out, void *handle, const heddle_product *of, in
     hd_cublas_product *product = calloc(1, sizeof *product);
     int before = 0;
     if (product == NULL) {
-        return hd_cublas_fail(HEDDLE_ERR_NOMEM, "a product of cuBLAS: no %zu bytes", sizeof *product);
+        return hd_cuda_fail(HEDDLE_ERR_NOMEM, "a product of cuBLAS: no %zu bytes", sizeof *product);
     }
     product->of = *of;
     product->cublas = cublas;
@@ -171,7 +153,7 @@ HEDDLE_API heddle_status heddle_device_products_v1(const heddle_device_products 
 
 heddle_status heddle_device_products_v1(const heddle_device_products **out, heddle_device_fail_fn say)
 {
-    atomic_store(&fail_of_heddle, say);
+    hd_cuda_fail_by(say);
     *out = &cublas_products;
     return HEDDLE_OK;
 }

@@ -2,6 +2,8 @@
 #ifndef HD_CUBLAS_H
 #define HD_CUBLAS_H
 
+#include "runtime/device/cuda/fail.h"
+
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <heddle/sys/device_products.h>
@@ -31,7 +33,6 @@ typedef struct hd_cublas_product {
 } hd_cublas_product;
 
 /* cublas.c */
-heddle_status hd_cublas_fail(heddle_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 heddle_status hd_cublas_status(cublasStatus_t result, const char *call);
 heddle_status hd_cublas_cuda(cudaError_t error, int device, const char *call);
 

@@ -101,8 +101,8 @@ static heddle_status check_address(const void *data, int64_t row_elems, heddle_d
     if ((uintptr_t)data % (uintptr_t)wanted == 0) {
         return HEDDLE_OK;
     }
-    return hd_cublas_fail(HEDDLE_ERR_ARG, "a product by cuBLAS: %s lies at %p, wanted a multiple of %d bytes", what,
-                          data, (int)wanted);
+    return hd_cuda_fail(HEDDLE_ERR_ARG, "a product by cuBLAS: %s lies at %p, wanted a multiple of %d bytes", what, data,
+                        (int)wanted);
 }
 
 static heddle_status check_addresses(const heddle_product *of, const heddle_product_call *call)

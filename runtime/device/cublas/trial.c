@@ -96,7 +96,7 @@ static heddle_status make_with(hd_cublas_trial *trial, const heddle_product *of)
     const int64_t elems = (is_outer ? (int64_t)TALLEST : of->n) * of->k, bytes = elems * hd_cublas_bytes(of->dtype);
     char *with = malloc((size_t)bytes);
     if (with == NULL) {
-        return hd_cublas_fail(HEDDLE_ERR_NOMEM, "a trial of products: no %lld bytes", (long long)bytes);
+        return hd_cuda_fail(HEDDLE_ERR_NOMEM, "a trial of products: no %lld bytes", (long long)bytes);
     }
     fill(with, elems, of->dtype);
     if (!is_outer) {
@@ -114,7 +114,7 @@ static heddle_status make_all(hd_cublas_trial *trial, const heddle_product *of)
     const size_t dst_rows = (size_t)(of->kind == HEDDLE_PRODUCT_OUTER ? of->n : (int64_t)TALLEST);
     char *chunk = malloc(CHUNK_BYTES);
     if (chunk == NULL) {
-        return hd_cublas_fail(HEDDLE_ERR_NOMEM, "a trial of products: no %d bytes", (int)CHUNK_BYTES);
+        return hd_cuda_fail(HEDDLE_ERR_NOMEM, "a trial of products: no %d bytes", (int)CHUNK_BYTES);
     }
     heddle_status st = CUDA(trial, cudaStreamCreateWithFlags(&trial->stream, cudaStreamNonBlocking));
     st = st == HEDDLE_OK ? make_src(trial, of, chunk) : st;
@@ -131,7 +131,7 @@ heddle_status hd_cublas_trial_begin(hd_cublas_trial **out, hd_cublas_product *pr
     const heddle_product *of = &product->of;
     hd_cublas_trial *trial = calloc(1, sizeof *trial);
     if (trial == NULL) {
-        return hd_cublas_fail(HEDDLE_ERR_NOMEM, "a trial of products: no %zu bytes", sizeof *trial);
+        return hd_cuda_fail(HEDDLE_ERR_NOMEM, "a trial of products: no %zu bytes", sizeof *trial);
     }
     *out = trial;
     trial->device = product->cublas->device;
@@ -140,7 +140,7 @@ heddle_status hd_cublas_trial_begin(hd_cublas_trial **out, hd_cublas_product *pr
     trial->wanted = malloc(trial->result_bytes);
     trial->got = malloc(trial->result_bytes);
     if (trial->wanted == NULL || trial->got == NULL) {
-        return hd_cublas_fail(HEDDLE_ERR_NOMEM, "a trial of products: no %zu bytes", 2 * trial->result_bytes);
+        return hd_cuda_fail(HEDDLE_ERR_NOMEM, "a trial of products: no %zu bytes", 2 * trial->result_bytes);
     }
     return make_all(trial, of);
 }

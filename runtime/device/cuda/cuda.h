@@ -4,11 +4,7 @@
 #define HD_DEVICE_CUDA_H
 
 #include "runtime/device/cuda/context.h"
-
-#include <heddle/sys/device.h>
-
-/* By heddle_set_error of the one that loaded this; threads that are ranks load it at the same time. */
-heddle_status hd_cuda_fail(heddle_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+#include "runtime/device/cuda/fail.h"
 
 /* HEDDLE_ERR_DEVICE, with the call and CUDA's words; HEDDLE_OK for cudaSuccess. */
 heddle_status hd_cuda_status(cudaError_t error, int device, const char *call);

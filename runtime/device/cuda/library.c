@@ -4,25 +4,7 @@
 #include "kernels/table_device.h"
 #endif
 
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
-
-enum { SENTENCE_BYTES = 1024 };
-
-static _Atomic(heddle_device_fail_fn) fail_of_heddle;
-
-heddle_status hd_cuda_fail(heddle_status status, const char *format, ...)
-{
-    char sentence[SENTENCE_BYTES];
-    heddle_device_fail_fn say = atomic_load(&fail_of_heddle); /* called as it is, it would be a plain load */
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(sentence, sizeof sentence, format, arguments);
-    va_end(arguments);
-    return say(status, "%s", sentence);
-}
 
 heddle_status hd_cuda_status(cudaError_t error, int device, const char *call)
 {
@@ -98,7 +80,7 @@ HEDDLE_API heddle_status heddle_device_library_v1(const heddle_device **out, hed
 
 heddle_status heddle_device_library_v1(const heddle_device **out, heddle_device_fail_fn fail)
 {
-    atomic_store(&fail_of_heddle, fail);
+    hd_cuda_fail_by(fail);
     *out = &cuda;
     return HEDDLE_OK;
 }

@@ -2,22 +2,16 @@
  *
  * Communicators are made such that no call of NCCL waits (config.blocking 0): what it has begun is asked after. */
 #include "runtime/device/cuda/context.h"
+#include "runtime/device/cuda/fail.h"
 
 #include <heddle/sys/device_messages.h>
 #include <nccl.h>
-#include <stdarg.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SENTENCE_BYTES = 1024 };
-
 _Static_assert(sizeof(ncclUniqueId) == HEDDLE_MESSAGES_ID_BYTES, "an id travels as bytes");
-
-/* heddle_set_error of the one that loaded this; threads that are ranks load it at the same time. */
-static _Atomic(heddle_device_fail_fn) fail_of_heddle;
 
 typedef struct hd_nccl {
     ncclComm_t comm;
@@ -26,26 +20,15 @@ typedef struct hd_nccl {
 
 /* --- errors ------------------------------------------------------------------------------------------------------- */
 
-static heddle_status __attribute__((format(printf, 2, 3))) fail(heddle_status status, const char *format, ...)
-{
-    char sentence[SENTENCE_BYTES];
-    heddle_device_fail_fn say = atomic_load(&fail_of_heddle); /* called as it is, it would be a plain load */
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(sentence, sizeof sentence, format, arguments);
-    va_end(arguments);
-    return say(status, "%s", sentence);
-}
-
 static heddle_status status_of(ncclResult_t result, ncclComm_t comm, const char *call)
 {
     if (result == ncclSuccess || result == ncclInProgress) {
         return HEDDLE_OK;
     }
     const char *words = ncclGetLastError(comm);
-    return fail(result == ncclUnhandledCudaError ? HEDDLE_ERR_DEVICE : HEDDLE_ERR_TRANSPORT,
-                "NCCL: %.*s failed with %d, %s (%.300s)", (int)strcspn(call, "("), call, (int)result,
-                ncclGetErrorString(result), words != NULL ? words : "");
+    return hd_cuda_fail(result == ncclUnhandledCudaError ? HEDDLE_ERR_DEVICE : HEDDLE_ERR_TRANSPORT,
+                        "NCCL: %.*s failed with %d, %s (%.300s)", (int)strcspn(call, "("), call, (int)result,
+                        ncclGetErrorString(result), words != NULL ? words : "");
 }
 
 /* `call`, as one expression: its status. */
@@ -57,8 +40,8 @@ static heddle_status cuda_status(cudaError_t error, int device, const char *call
         return HEDDLE_OK;
     }
     (void)cudaGetLastError();
-    return fail(HEDDLE_ERR_DEVICE, "device cuda:%d: %s failed with error %d, %s", device, call, (int)error,
-                cudaGetErrorString(error));
+    return hd_cuda_fail(HEDDLE_ERR_DEVICE, "device cuda:%d: %s failed with error %d, %s", device, call, (int)error,
+                        cudaGetErrorString(error));
 }
 
 /* NCCL takes the calling thread's current device. *before: for hd_context_leave. */
@@ -100,10 +83,10 @@ static heddle_status describe(char *out, size_t bytes)
     write_version(built, sizeof built, NCCL_VERSION_CODE);
     write_version(here, sizeof here, found);
     if (found / 10000 != FIRST_VERSION / 10000 || found < FIRST_VERSION) {
-        return fail(HEDDLE_ERR_UNSUPPORTED,
-                    "NCCL %s was found, wanted 2.14 or a later one of version 2, the first that has "
-                    "ncclCommInitRankConfig",
-                    here);
+        return hd_cuda_fail(HEDDLE_ERR_UNSUPPORTED,
+                            "NCCL %s was found, wanted 2.14 or a later one of version 2, the first that has "
+                            "ncclCommInitRankConfig",
+                            here);
     }
     snprintf(out, bytes, "NCCL %s%s%s", here, found != NCCL_VERSION_CODE ? ", built for " : "",
              found != NCCL_VERSION_CODE ? built : "");
@@ -126,7 +109,7 @@ static heddle_status make(hd_nccl **out, int device)
 {
     *out = calloc(1, sizeof **out);
     if (*out == NULL) {
-        return fail(HEDDLE_ERR_NOMEM, "a communicator of NCCL: no %zu bytes", sizeof **out);
+        return hd_cuda_fail(HEDDLE_ERR_NOMEM, "a communicator of NCCL: no %zu bytes", sizeof **out);
     }
     (*out)->device = device;
     return HEDDLE_OK;
@@ -187,9 +170,10 @@ static heddle_status borrow(void **out, void *handle, int rank, int nranks, int 
         return st;
     }
     if (its_ranks != nranks || its_rank != rank || its_device != device) {
-        return fail(HEDDLE_ERR_MISMATCH,
-                    "the communicator of NCCL is rank %d of %d on cuda:%d, heddle's is rank %d of %d on cuda:%d",
-                    its_rank, its_ranks, its_device, rank, nranks, device);
+        return hd_cuda_fail(
+            HEDDLE_ERR_MISMATCH,
+            "the communicator of NCCL is rank %d of %d on cuda:%d, heddle's is rank %d of %d on cuda:%d", its_rank,
+            its_ranks, its_device, rank, nranks, device);
     }
     st = make(&made, device);
     if (st == HEDDLE_OK) {
@@ -266,7 +250,7 @@ HEDDLE_API heddle_status heddle_device_messages_v1(const heddle_device_messages 
 
 heddle_status heddle_device_messages_v1(const heddle_device_messages **out, heddle_device_fail_fn say)
 {
-    atomic_store(&fail_of_heddle, say);
+    hd_cuda_fail_by(say);
     *out = &nccl_messages;
     return HEDDLE_OK;
 }
