@@ -11,6 +11,7 @@ static const hd_method *const softmax_methods[] = {&hd_method_local, &hd_method_
                                                    &hd_method_ring,  &hd_method_gather_kv, &hd_method_rsa,
                                                    &hd_method_halo,  &hd_method_sums};
 static const hd_method *const linear_methods[] = {&hd_method_local, &hd_method_lasp, &hd_method_scan, &hd_method_lasp2};
+_Static_assert(sizeof softmax_methods / sizeof softmax_methods[0] <= HD_METHODS_MAX, "a module has all of these");
 
 /* A module is dealt out like softmax attention, and has the last ones for itself. A kind that mixes no dim, and a cross
  * stage, has one way: local. */
