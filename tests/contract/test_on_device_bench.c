@@ -129,15 +129,27 @@ HD_CASE(own_kernels_say_why)
     heddle_comm_destroy(comm);
 }
 
+/* A block of MLP, alone on the device. */
+static void mlp_open(there *t, device_sim *device)
+{
+    const heddle_block_options options = small_options(HEDDLE_STAGE_MLP, HEDDLE_BF16);
+    heddle_comm *comm = alone();
+    HD_OK(device_sim_get(device)); /* of the library that is loaded by now */
+    there_open(t, comm, &options);
+}
+
+static void mlp_close(there *t)
+{
+    there_close(t);
+    heddle_comm_destroy(t->comm);
+}
+
 HD_CASE(rows_that_no_memory_holds_are_refused)
 {
-    heddle_comm *comm = alone();
-    const heddle_block_options options = small_options(HEDDLE_STAGE_MLP, HEDDLE_BF16);
     heddle_bench_product_result out = HEDDLE_EMPTY(heddle_bench_product_result);
     device_sim device;
     there t;
-    HD_OK(device_sim_get(&device));
-    there_open(&t, comm, &options);
+    mlp_open(&t, &device);
     const int64_t held = device.device_bytes();
     for (int kind = 0; kind < 3; kind++) {
         HD_FAILS(HEDDLE_ERR_NOMEM,
@@ -147,21 +159,17 @@ HD_CASE(rows_that_no_memory_holds_are_refused)
         assert_int_equal(device.device_bytes(), held);
         (void)bench(&t, 0, kind, 3);
     }
-    there_close(&t);
-    heddle_comm_destroy(comm);
+    mlp_close(&t);
 }
 
 /* Each call of CUDA fails once, and what is timed after that is. */
 HD_CASE(calls_that_fail_say_so)
 {
-    heddle_comm *comm = alone();
-    const heddle_block_options options = small_options(HEDDLE_STAGE_MLP, HEDDLE_BF16);
     heddle_bench_product_result out = HEDDLE_EMPTY(heddle_bench_product_result);
     device_sim device;
     there t;
     int failed = 0;
-    HD_OK(device_sim_get(&device));
-    there_open(&t, comm, &options);
+    mlp_open(&t, &device);
     int64_t calls = device.calls();
     (void)bench(&t, 0, HEDDLE_PRODUCT_OUTER, 2);
     calls = device.calls() - calls;
@@ -176,6 +184,5 @@ HD_CASE(calls_that_fail_say_so)
     }
     assert_true(failed > 1);
     (void)bench(&t, 0, HEDDLE_PRODUCT_OUTER, 2);
-    there_close(&t);
-    heddle_comm_destroy(comm);
+    mlp_close(&t);
 }

@@ -43,6 +43,11 @@ for how in "" "--messages" "--hosts 2"; do
     # shellcheck disable=SC2086
     exits "model $how" 0 run "$HEDDLE_SOURCE/tests/golden/tiny.yaml" --ranks 4 --transport mpi --check $how
 done
+unset OMPI_MCA_orte_allowed_exit_without_sync # heddle sets it
+unheard=$HEDDLE_BUILD/libheddle_unheard.so
+[ -e "$unheard" ] || { echo "FAILED: there is no $unheard"; exit 1; }
+LD_PRELOAD=$unheard exits "mpirun that hears of no end" 0 verify --random 3 --ranks 3 \
+    --transport mpi --seed 14 --messages
 exits "private memory" 0 verify --random 30 --ranks 4 --transport mpi --seed 13 --memory any --hosts 2
 exits "wrong line" 2 verify 'bf16[t=8 s=8] on [sp=4]: t@sp -> q@sp' --ranks 4 --transport mpi
 exits "another mesh" 2 verify 'bf16[t=8 s=8] on [sp=4]: t@sp -> s@sp' --ranks 3 --transport mpi

@@ -1,5 +1,6 @@
 /* Any number of threads finds the same plan on the same mesh, or refuses with the same sentence; also where some meshes
- * are too much work, or are until a better plan is known. */
+ * are too much work, or are until a better plan is known. The test says how many cores there are, and lets threads wait
+ * in front of what they share (--wrap): so one comes before the other on a single core, too. */
 #include "case.h"
 #include "draw.h"
 #include "plan_maker.h"
@@ -8,21 +9,49 @@ static double most_steps;
 #define HD_STEPS_MAX most_steps
 #include "../../planner/search/plan.c" /* in the library's place */
 
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { FOUND_BYTES = 1 << 16 };
+enum { FOUND_BYTES = 1 << 16, MANY = 4, MOST_WAIT_NS = 40000 };
 
-/* What is found where the calling thread may run on these cores: the schedule's file, else the sentence. */
-static void found_on(char *out, const cpu_set_t *cores, const heddle_model *model, int ranks,
-                     const heddle_plan_options *o)
+static int cores = 1;
+
+int __wrap_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *out);
+int __wrap_sched_getaffinity(pid_t pid, size_t bytes, cpu_set_t *out)
+{
+    assert_int_equal(pid, 0);
+    assert_int_equal(bytes, sizeof *out);
+    CPU_ZERO(out);
+    for (int i = 0; i < cores; i++) {
+        CPU_SET(i, out);
+    }
+    return 0;
+}
+
+int __real_pthread_mutex_lock(pthread_mutex_t *lock);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *lock);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *lock)
+{
+    static _Atomic uint64_t turns;
+    random_source of = {turns++};
+    if (cores > 1 && random_between(&of, 0, 2) == 0) {
+        nanosleep(&(struct timespec){.tv_nsec = random_between(&of, 0, MOST_WAIT_NS)}, NULL);
+    }
+    return __real_pthread_mutex_lock(lock);
+}
+
+/* What is found on so many cores: the schedule's file, else the sentence. */
+static void found_on(char *out, int there, const heddle_model *model, int ranks, const heddle_plan_options *o)
 {
     char path[] = "/tmp/heddle-plan-XXXXXX";
     heddle_schedule *s = NULL;
-    assert_int_equal(sched_setaffinity(0, sizeof *cores, cores), 0);
+    cores = there;
     const heddle_status st = heddle_plan_ranks(&s, model, ranks, o);
     if (st != HEDDLE_OK) {
         snprintf(out, FOUND_BYTES, "%d %s", (int)st, heddle_last_error());
@@ -42,26 +71,13 @@ static void found_on(char *out, const cpu_set_t *cores, const heddle_model *mode
     heddle_schedule_destroy(s);
 }
 
-static void cores_here(cpu_set_t *all, cpu_set_t *first)
-{
-    assert_int_equal(sched_getaffinity(0, sizeof *all, all), 0);
-    CPU_ZERO(first);
-    for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(first) == 0; i++) {
-        if (CPU_ISSET(i, all)) {
-            CPU_SET(i, first);
-        }
-    }
-}
-
 HD_CASE(threads_find_what_one_finds)
 {
     static const char *const orders[] = {"s-t-h-", "t-s-", "h-s-", "ts", "T-"};
     static const char *const objectives[] = {"time", "bytes", "gpu-seconds", "memory"};
     static char one[FOUND_BYTES], more[FOUND_BYTES], any[FOUND_BYTES];
     heddle_machine *machine = NULL;
-    cpu_set_t all, first;
     int refused = 0, missed = 0;
-    cores_here(&all, &first);
     HD_OK(heddle_machine_load(&machine, "8x8xh100-nvlink+ib400"));
     const int last = hd_rounds(10); /* that one is refused */
     for (int trial = 0; trial <= last; trial++) {
@@ -79,13 +95,13 @@ HD_CASE(threads_find_what_one_finds)
         o.objective = objectives[trial % 4];
         o.memory_bytes = trial == last ? 1 : below(3) == 0 ? 1 + below(1 << 20) : 0;
         most_steps = 4e9;
-        found_on(any, &first, model, ranks, &o);
+        found_on(any, 1, model, ranks, &o);
         most_steps = trial % 3 == 0 ? 4e9 : (double)(1 << (8 + below(14)));
-        found_on(one, &first, model, ranks, &o);
-        found_on(more, &all, model, ranks, &o);
+        found_on(one, 1, model, ranks, &o);
+        found_on(more, MANY, model, ranks, &o);
         if (strcmp(one, more) != 0) {
             fail_msg("trial %d: {%s} on %d ranks by %s, %g steps:\n%s\nand on %d cores\n%s", trial, dims, ranks,
-                     o.objective, most_steps, one, CPU_COUNT(&all), more);
+                     o.objective, most_steps, one, MANY, more);
         }
         refused += strchr(one, '\n') == NULL;
         missed += strchr(one, '\n') != NULL && strcmp(one, any) != 0;
@@ -103,23 +119,21 @@ HD_CASE(refusals_do_not_hang_on_who_came_first)
     static char one[FOUND_BYTES], more[FOUND_BYTES], any[FOUND_BYTES];
     int refused = 0;
     heddle_machine *machine = NULL;
-    cpu_set_t all, first;
     heddle_plan_options o;
     heddle_model *model =
         make_model("bf16", "b: {size: 2, role: batch}, t: 6, h: 6, s: 48, c: {size: 64, role: channel}",
                    "b, t, h, s, c", "T-", 1, 4, "");
-    cores_here(&all, &first);
     HD_OK(heddle_machine_load(&machine, "8x8xh100-nvlink+ib400"));
     heddle_plan_options_init(&o);
     o.methods = "";
     o.machine = machine;
     o.epilogue = "any";
     most_steps = 4e9;
-    found_on(any, &first, model, 24, &o);
+    found_on(any, 1, model, 24, &o);
     for (int i = 0; i < 60; i++) {
         most_steps = 128 << i % 2;
-        found_on(one, &first, model, 24, &o);
-        found_on(more, &all, model, 24, &o);
+        found_on(one, 1, model, 24, &o);
+        found_on(more, MANY, model, 24, &o);
         assert_string_equal(one, more);
         refused += strcmp(one, any) != 0;
     }

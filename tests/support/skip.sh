@@ -39,4 +39,5 @@ have_mpi() {
         not_here mpi "no mpirun in PATH"
         return 1
     fi
+    export OMPI_MCA_orte_allowed_exit_without_sync=1 # as heddle does: planner/cli/launch.c
 }
