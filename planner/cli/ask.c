@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 enum { STAGES_SHOWN = 12 }; /* that do not fit */
@@ -47,7 +48,7 @@ int cli_fit_machine(cli_question *q, int ranks)
     if (ranks <= q->on.ranks) {
         return CLI_OK;
     }
-    if (q->is_machine_asked && strcmp(q->a->machine, "cpu") != 0) { /* which has as many as are asked for */
+    if (q->is_machine_asked && strcasecmp(q->a->machine, "cpu") != 0) { /* which has as many as are asked for */
         return cli_usage_error("machine '%s' has %d ranks, %d are asked for (presets of several hosts look like "
                                "2x8xh100-nvlink+ib400)",
                                q->a->machine, q->on.ranks, ranks);
@@ -202,7 +203,7 @@ static void say_what_does_not_fit(const cli_question *q)
     cli_answer_end(&answer);
 }
 
-int cli_answer_to(cli_answer *out, const cli_question *q)
+int cli_answer_to(cli_answer *out, cli_question *q)
 {
     heddle_schedule *schedule = NULL;
     *out = (cli_answer){0};
@@ -214,8 +215,15 @@ int cli_answer_to(cli_answer *out, const cli_question *q)
         }
         return code;
     }
-    const int code = cli_load_schedule(&schedule, q->a->schedule);
-    return code != CLI_OK ? code : cli_report(describe(out, schedule, q, &q->options));
+    heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
+    int code = cli_load_schedule(&schedule, q->a->schedule);
+    code = code != CLI_OK ? code : cli_report(heddle_schedule_get_info(&info, schedule));
+    code = code != CLI_OK ? code : cli_fit_machine(q, heddle_mesh_size(&info.mesh));
+    if (code != CLI_OK) {
+        heddle_schedule_destroy(schedule);
+        return code;
+    }
+    return cli_report(describe(out, schedule, q, &q->options));
 }
 
 void cli_answer_end(cli_answer *answer)

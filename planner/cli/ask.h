@@ -39,8 +39,9 @@ typedef struct cli_answer {
     schedule_view view;
 } cli_answer;
 
-/* --schedule, or the plan that was asked for: an exit code, complained. */
-int cli_answer_to(cli_answer *out, const cli_question *q);
+/* --schedule, or the plan that was asked for: an exit code, complained. A machine that nobody asked for has as many
+ * ranks as the schedule. */
+int cli_answer_to(cli_answer *out, cli_question *q);
 /* The plan by other options than the question's. */
 heddle_status cli_answer_plan(cli_answer *out, const cli_question *q, const heddle_plan_options *options);
 void cli_answer_end(cli_answer *answer);

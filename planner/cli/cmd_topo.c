@@ -53,7 +53,7 @@ static int run(const cli_arguments *a)
         return code;
     }
     view.has_host = a->machine == NULL && (a->xml != NULL || a->matrix == NULL);
-    view.is_matrix = a->matrix != NULL;
+    view.is_guessed = a->matrix != NULL && a->gpu == NULL;
     heddle_status st = view.has_host ? heddle_host_get_info(&view.host, a->xml) : HEDDLE_OK;
     if (st == HEDDLE_ERR_UNSUPPORTED && a->xml == NULL) { /* the rest is known without it */
         view.has_host = 0;

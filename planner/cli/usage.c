@@ -117,6 +117,26 @@ static void print_where(const cli_option *option)
     }
 }
 
+/* Names of models, for commands that want a model or a name. */
+static void print_models(const cli_command *command)
+{
+    heddle_preset_info preset = HEDDLE_EMPTY(heddle_preset_info);
+    const char *wanted = command->operand != NULL ? command->operand : "";
+    if (strstr(wanted, "model") == NULL && strcmp(wanted, "name") != 0) {
+        return;
+    }
+    for (int i = 0; i < heddle_model_presets() && heddle_model_preset(&preset, i) == HEDDLE_OK; i++) {
+        printf("%s ", preset.name);
+    }
+}
+
+static void print_machines(void)
+{
+    for (int i = 0; heddle_machine_preset_name(i) != NULL; i++) {
+        printf("%s%s", i > 0 ? " " : "", heddle_machine_preset_name(i));
+    }
+}
+
 /* The same lines for both shells: `all` becomes the words that may stand at the cursor, by the word before it and the
  * command, `first`, with the word behind it, `second`. */
 static void print_choice(void)
@@ -133,7 +153,11 @@ static void print_choice(void)
             if (o->kind == CHOICE) {
                 printf(") all='%s' all=${all//|/ } ;;\n", o->value);
             } else { /* of a text nothing is known, perhaps it is a file */
-                printf(") all=\"%s\" ;;\n", o->kind == TRANSPORT ? CLI_TRANSPORTS : "");
+                printf(") all=\"%s", o->kind == TRANSPORT ? CLI_TRANSPORTS : "");
+                if (strcmp(o->name, "machine") == 0) {
+                    print_machines();
+                }
+                printf("\" ;;\n");
             }
         }
     }
@@ -148,6 +172,7 @@ static void print_choice(void)
             strcmp(command->name, "simulate") == 0) {
             print_commands(1);
         }
+        print_models(command);
         printf("\" ;;\n");
     }
     printf("esac\n");

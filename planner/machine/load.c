@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+enum { NAME_BYTES = 512 }; /* longer ones are no preset's */
+
 static heddle_status make_preset(heddle_machine **out, const char *name, const hd_preset *preset)
 {
     heddle_status st = HEDDLE_OK;
@@ -34,13 +36,15 @@ heddle_status heddle_machine_load(heddle_machine **out, const char *name)
 {
     heddle_status st = HEDDLE_OK;
     hd_preset preset;
+    char lower[NAME_BYTES];
     HD_TRY(HD_NEED(out, name));
-    if (strcmp(name, "cpu") == 0) {
-        return make_preset(out, name, NULL);
+    hd_preset_lower(lower, sizeof lower, name);
+    if (strcmp(lower, "cpu") == 0) {
+        return make_preset(out, lower, NULL);
     }
-    st = hd_preset_parse(&preset, name);
+    st = hd_preset_parse(&preset, lower);
     if (st == HEDDLE_OK) {
-        return make_preset(out, name, &preset);
+        return make_preset(out, lower, &preset);
     }
     if (is_file(name)) {
         st = hd_document_load(hd_machine_read, out, name, HD_MACHINE_LIMIT_BYTES);

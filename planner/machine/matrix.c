@@ -238,6 +238,7 @@ static heddle_status make(heddle_machine *machine, const matrix *m, const char *
     const char *of = gpu != NULL ? gpu : guess(m);
     char name[HD_MACHINE_NAME_BYTES], text[512];
     snprintf(name, sizeof name, "%dx%.16s-%s", m->ngpus, of, all_by_nvlink(m) ? "nvlink" : "pcie");
+    hd_preset_lower(name, sizeof name, name);
     HD_TRY(hd_preset_parse(&p, name));
     HD_TRY(hd_preset_fill(&preset, &p));
     *machine = preset;

@@ -2,6 +2,7 @@
 #include "planner/machine/preset.h"
 #include "runtime/base/base.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,6 +167,15 @@ static heddle_status check_counts(const hd_preset *p, int64_t hosts, int64_t gpu
                        (long long)gpus);
     }
     return HEDDLE_OK;
+}
+
+void hd_preset_lower(char *out, size_t bytes, const char *name)
+{
+    size_t n = 0;
+    for (; name[n] != '\0' && n + 1 < bytes; n++) {
+        out[n] = (char)tolower((unsigned char)name[n]);
+    }
+    out[n] = '\0';
 }
 
 heddle_status hd_preset_parse(hd_preset *out, const char *text)

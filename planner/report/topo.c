@@ -89,7 +89,7 @@ void report_topo(const topo_view *v)
         printf("level %d   %d rank%s by %s\n", l + 1, m->ranks_within[l], report_s(m->ranks_within[l]), m->link[l]);
     }
     print_source(m->source);
-    if (v->is_matrix) {
+    if (v->is_guessed) {
         printf("GPU       taken for the one in the name; --gpu NAME says another\n");
     }
     if (v->times.nrows > 0) {

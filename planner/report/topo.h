@@ -5,7 +5,7 @@
 #include <heddle/machine.h>
 
 typedef struct topo_view {
-    int has_host, is_matrix; /* by hwloc; by a table of links */
+    int has_host, is_guessed; /* by hwloc; which GPU a table of links is of */
     heddle_host_info host;
     heddle_machine_info machine;
     heddle_import_info times; /* without rows where none were given */

@@ -77,6 +77,10 @@ offers "plan presets" heddle help p
 offers "" heddle run --output ""
 offers "peer any" heddle bench --memory ""
 offers "" heddle plan --memory ""
+offers "hunyuanvideo" heddle plan hun
+offers "hunyuanvideo" heddle presets hun
+offers "" heddle verify hun
+offers "8xl20-pcie 8xl40-pcie" heddle sweep latte-xl2 --machine 8xl
 if command -v zsh >/dev/null; then
     zsh -n "$work/heddle.zsh" || fail "zsh cannot read its completion"
 fi

@@ -14,6 +14,12 @@ says "where the machine is from" 0 "2x8xh100-nvlink+ib400, as asked" plan hunyua
 says "the machine's ranks" 0 "on [r=2 u=8]" plan hunyuanvideo $two
 says "as many cores as are asked for" 0 "on [sp=4096]" plan axial-3d --mesh sp=4096 --machine cpu
 says "default machine" 0 "machine cpu, a preset: none was named or calibrated" plan hunyuanvideo -n 2
+"$HEDDLE" plan stdit3-xl2 --mesh sp=4096 --machine cpu -o "$folder/s4096.json" >/dev/null || failed=1
+for named in memory simulate volume; do
+    says "$named of a schedule of more ranks than cores" 0 "machine cpu, a preset" $named stdit3-xl2 --schedule "$folder/s4096.json"
+    says "$named of a schedule of more ranks than the machine" 2 "has 16 ranks, 4096 are asked for" \
+        $named stdit3-xl2 --schedule "$folder/s4096.json" $two
+done
 mkdir -p "$folder/heddle"
 printf 'nonsense: 1\n' >"$folder/heddle/machine.yaml"
 XDG_CONFIG_HOME=$folder says "calibrated machine" 2 "$folder/heddle/machine.yaml:1:1" plan hunyuanvideo -n 2

@@ -68,7 +68,14 @@ matrix() {
 }
 matrix 8 NV18 8 - >"$folder/nv18"
 says "NVSwitch" 0 "machine   8xh100-nvlink: 8 ranks" --matrix "$folder/nv18"
-says "another GPU" 0 "machine   8xh200-nvlink: 8 ranks" --matrix "$folder/nv18" --gpu h200
+says "which one is a guess" 0 "taken for the one in the name" --matrix "$folder/nv18"
+says "another GPU" 0 "machine   8xh200-nvlink: 8 ranks" --matrix "$folder/nv18" --gpu H200
+if "$HEDDLE" topo --matrix "$folder/nv18" --gpu h200 | grep -q "taken for"; then
+    echo "the GPU that was named is called a guess" && failed=1
+fi
+says "a name in capitals" 0 "machine   2x8xh100-nvlink+ib400: 16 ranks" --machine 2X8xH100-NVLink+IB400
+says "cpu in capitals" 0 "machine   cpu: " --machine CPU
+says "a GPU alone, in capitals" 2 "did you mean '8xh100-nvlink'" --machine H100
 says "a folder as links" 2 "cannot be read: Is a directory" --matrix "$folder"
 says "a folder as times" 2 "cannot be read: Is a directory" --machine 8xa100-nvlink --nccl-tests "$folder"
 says "no such GPU" 2 "no GPU is called 'h300'" --matrix "$folder/nv18" --gpu h300
