@@ -75,7 +75,7 @@ def lint(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, found: O
     order: Dict[Tuple[str, bool], int] = {}
     for at, seen in enumerate(every[0].seen):
         order.setdefault((seen.module, seen.side != "given"), at)
-    return faults + [Fault(*said) for said in saved_by(model, steps, found, proof, ranks, args, kwargs, order)]
+    return faults + [Fault(*said) for said in saved_by(model, steps, known, proof, ranks, args, kwargs, order)]
 
 
 def _counted(every: List[Watched]) -> List[Any]:

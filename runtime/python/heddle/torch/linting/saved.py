@@ -10,32 +10,38 @@ from ..attending import Attend
 from ..exploring import Exploration
 from ..hooks import matching
 from ..modules import Gather, Split, Switch, pairs_of
-from ..proving.proof import Proof, prove
+from ..proving import Proof, further, prove
+from .known import Known
 
 Said = Tuple[str, str, str]
 _PAIRS_MAX = 12
 
 
-def saved_by(model: torch.nn.Module, steps: Any, found: Optional[Exploration], proof: Proof, ranks: int, args: Any,
-             kwargs: Any, order: Mapping[Tuple[str, bool], int]) -> Iterator[Said]:
+def saved_by(model: torch.nn.Module, steps: Any, known: Known, proof: Proof, ranks: int, args: Any, kwargs: Any,
+             order: Mapping[Tuple[str, bool], int]) -> Iterator[Said]:
     """At most one: steps that undo one another, else a plan that is found and sends less. `order`: when modules were
     called first."""
     flat = [(pattern, step) for pattern, each in pairs_of(steps)
             for step in (each if isinstance(each, (list, tuple)) else (each,))]
     pairs = [(i, j) for i, a in enumerate(flat) for j, b in enumerate(flat) if _undone(a[1], b[1])
              and (_first(model, a, order), i) < (_first(model, b, order), j)]
+    pairs = [(i, j) for i, j in pairs if not _is_mixed(model, flat[i], flat[j], known, order)]
+
+    def forward(those: Any, size: int) -> Proof:
+        return prove(model, those, *args, ranks=size, gradients=False, **kwargs)
     for i, j in pairs[:_PAIRS_MAX]:
-        left = [pair for at, pair in enumerate(flat) if at not in (i, j)]
-        other = prove(model, _together(left), *args, ranks=ranks, gradients=False, **kwargs)
-        if other and other.bytes_total < proof.bytes_total:
+        left = _together([pair for at, pair in enumerate(flat) if at not in (i, j)])
+        other = forward(left, ranks)
+        if other and other.bytes_total < proof.bytes_total and all(
+                forward(left, size) for size in further(ranks, other)):
             yield (flat[i][0], f"{flat[i][1]} at '{flat[i][0]}' and {flat[j][1]} at '{flat[j][0]}' undo one another: "
                                f"{proof.bytes_total} bytes are sent in a forward, without both {other.bytes_total}",
                    "Leave both out")
             return
-    better = _found(model, found, flat, ranks)
+    better = _found(model, known.found, flat, ranks)
     if better is None:
         return
-    theirs = prove(model, better, *args, ranks=ranks, gradients=False, **kwargs)
+    theirs = forward(better, ranks)
     if theirs and theirs.bytes_total < proof.bytes_total:
         taken = [(move.what, move.bytes_total) for move in theirs.moves]
         first = proof.moves[0]
@@ -53,6 +59,16 @@ def _undone(a: Any, b: Any) -> bool:
     if isinstance(a, Switch) and isinstance(b, Switch):
         return (a.from_, a.to) == (b.to, b.from_)
     return isinstance(a, Gather) and isinstance(b, Split) and a.over == b.over
+
+
+def _is_mixed(model: torch.nn.Module, gather: Any, split: Any, known: Known,
+              order: Mapping[Tuple[str, bool], int]) -> bool:
+    """Does a module that runs between them want the whole that they make?"""
+    over = gather[1].from_ if isinstance(gather[1], Switch) else gather[1].over
+    begin, end = _first(model, gather, order), _first(model, split, order)
+    return any(kind not in ("free", "table") for (name, is_output), at in order.items()
+               if not is_output and begin <= at and order.get((name, True), end + 1) <= end
+               for dim in ((over,) if isinstance(over, str) else over) for kind in known.kinds(name, dim))
 
 
 def _first(model: torch.nn.Module, entry: Any, order: Mapping[Tuple[str, bool], int]) -> int:

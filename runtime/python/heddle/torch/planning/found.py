@@ -15,11 +15,12 @@ from ...machine import MachineLike, machine_of
 from ...schedule import Schedule
 from ..exploring.exploration import Exploration
 from ..modules import Split
-from ..proving import Proof, prove
+from ..proving import Proof
 from .along import along_plans, is_near
 from .draft import Draft
 from .mended import mended_plan, mended_steps
 from .plan import Plan, lines_of
+from .proved import proved, quickly
 from .scheduled import need_followed, schedule_of, sent_of
 
 _TRIES_MAX = 24
@@ -128,19 +129,20 @@ class _Search:
     def along(self, within: bool) -> Optional[Plan]:
         found, model = self._found, self._model
         for plans in along_plans(found, model, self._size, self._method, self._saved, within):
-            quick = [(_quickly(model, plan, found), plan) for plan in plans]
-            self._tried += [(plan, proof) for proof, plan in quick if not proof]
-            for _, plan in sorted((each for each in quick if each[0]), key=lambda each: each[0].bytes_total):
-                plan.proof = prove(model, plan, *found.given[0], ranks=min(max(self._size, 2), 3), **found.given[1])
+            every = [(quickly(model, plan, found), plan) for plan in plans]
+            self._tried += [(plan, proof) for proof, plan in every if not proof]
+            for quick, plan in sorted((each for each in every if each[0]), key=lambda each: each[0].bytes_total):
+                plan.proof = self._proved(plan, quick)
                 if plan.proof:
                     return plan
                 self._tried.append((plan, plan.proof))
         return None
 
     def mended(self) -> Optional[Plan]:
-        size = min(self._size, 3)
-        return mended_plan(self._found, self._model, self._size, self._method, self._saved,
-                           lambda plan: _proved(self._model, plan, self._found, size))
+        return mended_plan(self._found, self._model, self._size, self._method, self._saved, self._proved)
+
+    def _proved(self, plan: Plan, quick: Optional[Proof] = None) -> Proof:
+        return proved(self._model, plan, self._found, self._size, quick)
 
     def like(self, schedule: Schedule) -> Plan:
         """By a schedule that has halos or sums. Steps with these cut one dim all the way, so it is the one of them that
@@ -155,7 +157,7 @@ class _Search:
             except Error as error:
                 differs = str(error)
             if not differs:
-                plan.proof = _proved(model, plan, found, min(self._size, 3))
+                plan.proof = self._proved(plan)
                 if plan.proof:
                     plan.schedule, plan.stages = schedule, lines_of(schedule)
                     return plan
@@ -211,22 +213,19 @@ class _Search:
 
     def _of_draft(self, draft: "Draft", schedule: Optional[Schedule], machine: Optional[MachineLike], sizes: str,
                   refused: List[Error]) -> Optional[Plan]:
-        size, first = min(self._size, 3), len(self._tried)
-
-        def prove(plan: Plan) -> Proof:
-            return _proved(self._model, plan, self._found, size)
+        first = len(self._tried)
         try:
             plans = draft.plans(schedule or draft.scheduled(self._mesh, machine, sizes, self._method), self._size,
                                 self._method, self._saved)
             for plan in itertools.islice(plans, _TRIES_MAX):
-                proof = prove(plan)
+                proof = self._proved(plan)
                 if proof:
                     plan.proof = proof
                     return plan
                 self._tried.append((plan, proof))
         except (UnsupportedError, ArgumentError) as error:
             refused.append(error)
-        mended = [mended_steps(draft, *tried, prove) for tried in self._tried[first: first + 1]
+        mended = [mended_steps(draft, *tried, self._proved) for tried in self._tried[first: first + 1]
                   if schedule is None and not draft.is_switching]
         return mended[0] if mended else None
 
@@ -238,12 +237,3 @@ def _differs(wanted: Schedule, seen: Schedule) -> str:
             return f"'{got.name}' has {got.layout} by {got.method}, and not {want.layout} by {want.method}"
     return ""
 
-
-def _quickly(model: torch.nn.Module, plan: Plan, found: Exploration) -> Proof:
-    return prove(model, plan, *found.given[0], ranks=2, gradients=False, **found.given[1])
-
-
-def _proved(model: torch.nn.Module, plan: Plan, found: Exploration, ranks: int) -> Proof:
-    args, kwargs = found.given
-    quick = _quickly(model, plan, found)
-    return prove(model, plan, *args, ranks=max(ranks, 2), **kwargs) if quick else quick

@@ -32,6 +32,8 @@ class Proof:
     why: str = ""  #: the sentence, where it does not hold
     error: Optional[Exception] = None  #: that the model raised on ranks
     moves: List[Moved] = field(default_factory=list)  #: what the ranks sent in the forward
+    cut: Dict[str, int] = field(default_factory=dict)  #: dims that steps cut, and their whole extents
+    further: List[int] = field(default_factory=list)  #: numbers of ranks of which the forward holds, too
 
     def __bool__(self) -> bool:
         return self.holds
@@ -46,7 +48,8 @@ class Proof:
         bits = "the same bits" if self.is_same_bits else f"within {self.forward:.1e}"
         gradients = "not compared" if self.gradients is None else f"within {self.gradients:.1e}"
         return (f"{self.ranks} ranks are as one: forward {bits}, gradients {gradients}, "
-                f"{self.bytes_total} bytes sent in a forward")
+                f"{self.bytes_total} bytes sent in a forward"
+                + (f"; the forward of {' and '.join(map(str, self.further))} is so, too" if self.further else ""))
 
 
 def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradients: bool = True,
@@ -253,7 +256,9 @@ def _judged(ranks: int, one: Any, every: List[Any], compared: _Compared, model: 
         forward = max(forward, *(far(results[name], out[name]) for name in out), 0.0)
         bits = bits and all(torch.equal(results[name], out[name]) for name in out)
     most = max((within(y) for y in out.values()), default=0.0)
-    moves = every[0][3].moves
+    first_rank = every[0][3]
+    moves, cut = first_rank.moves, {name: first_rank.sizes[name] for name in sorted(first_rank.cuts)
+                                    if name in first_rank.sizes}
     first = compared.first if forward > most else ""
     if forward > most:
         return Proof(ranks, False, bits, forward, worst=first, moves=moves, why=(
@@ -271,4 +276,5 @@ def _judged(ranks: int, one: Any, every: List[Any], compared: _Compared, model: 
                     worst, name = away, f"{side} '{key}'"
     holds = worst <= 10 * most
     why = "" if holds else f"the gradient of {name} is another, by {worst:.1e} of its largest element"
-    return Proof(ranks, holds, bits, forward, worst if dx or dw else None, "" if holds else name, why, moves=moves)
+    return Proof(ranks, holds, bits, forward, worst if dx or dw else None, "" if holds else name, why, moves=moves,
+                 cut=cut)

@@ -1,0 +1,78 @@
+"""Plans that hold on the ranks they are asked for, and where parts are uneven."""
+import heddle.torch as ht
+import pytest
+import torch
+import torch.nn.functional as F
+from heddle.torch import Attend, Gather, Split
+
+torch.set_num_threads(1)
+
+WIDTH = 16
+
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (4, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class Pairs(torch.nn.Module):
+    """Windows of two rows, padded where rows are odd: right in even parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.both = torch.nn.Linear(2 * WIDTH, 2 * WIDTH)
+
+    def forward(self, x):
+        rows = x.shape[1]
+        y = F.pad(x, (0, 0, 0, rows % 2)).unflatten(1, (-1, 2)).flatten(2)
+        return self.both(y).unflatten(2, (2, WIDTH)).flatten(1, 2)[:, :rows]
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.pairs, self.norm = Attention(), Pairs(), torch.nn.LayerNorm(WIDTH)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm(x))
+        return x + self.pairs(x).relu()
+
+
+class Rows(torch.nn.Module):
+    def __init__(self, *blocks):
+        super().__init__()
+        self.blocks, self.last = torch.nn.ModuleList(blocks), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+def made(rows, *kinds):
+    torch.manual_seed(0)
+    return Rows(*(kind() for kind in kinds)).eval(), torch.randn(2, rows, WIDTH)
+
+
+@pytest.mark.parametrize("size,rows", ((2, 12), (3, 12), (4, 24), (16, 24)))
+def test_a_window_that_pads_itself_has_the_whole(size, rows):
+    model, x = made(rows, Block, Block)
+    plan = ht.explore(model, x).plan(model, f"[sp={size}]")
+    gathered = [name for name, step in plan.apart() if isinstance(step, Gather)]
+    assert {"blocks.0.pairs", "blocks.1.pairs"} < set(gathered) and plan.proof, str(plan)
+    for ranks, n in ((2, 12), (3, 12), (4, 12), (3, 10), (5, 13)):
+        proof = plan.prove(model, torch.randn(2, n, WIDTH), ranks=ranks)
+        assert proof, f"{n} rows: {proof}"
+
+
+def test_a_gather_around_a_window_is_no_waste():
+    model, x = made(12, Block, Block)
+    whole = Gather("x", "b s _", "s"), Split("output", "b s _", "s")
+    steps = [("blocks.0", Split("x", "b s _", "s")), *((f"blocks.{i}.attention", Attend("s", "ulysses")) for i in (0, 1)),
+             *((f"blocks.{i}.pairs", whole) for i in (0, 1)), ("last", Gather("output", "b s _", "s"))]
+    assert ht.prove(model, steps, x) and ht.lint(model, steps, x) == []
