@@ -77,15 +77,18 @@ def test_half_precision_is_explored_and_proved_as_float32_is(dtype):
     torch.manual_seed(0)
     model, x = Layers(Layer(), Layer()), torch.randn(2, 12, WIDTH)
     single, wanted = explored(model, x)
-    proof = single.plan(model, "[sp=2]").proof
+    whole = single.plan(model, "[sp=2]")
+    proof = whole.proof
     model, x = model.to(dtype), x.to(dtype)
     before = {name: (id(p), p.clone()) for name, p in (*model.named_parameters(), *model.named_buffers())}
     found, got = explored(model, x)
     assert got == wanted and got["layers.0"]["s"] == "causal", (got, wanted)
-    assert found.to_yaml() == single.to_yaml() and found.given[0] == () and found.given[1]["x"] is x
+    assert found.to_yaml() == single.to_yaml().replace("dtype: f32", "dtype: bf16")
+    assert found.given[0] == () and found.given[1]["x"] is x
     plan = found.plan(model, "[sp=2]")
     assert any(isinstance(step, Attend) for _, step in plan.steps) and plan.proof, plan
     assert 0 < 2 * plan.proof.bytes_total == proof.bytes_total
+    assert 0 < 2 * plan.schedule.bytes_total == whole.schedule.bytes_total
     without = [(name, step) for name, step in plan.steps if not isinstance(step, Attend)]
     for ranks in (2, 3):
         proof = ht.prove(model, without, x, ranks=ranks)
@@ -242,6 +245,7 @@ def test_a_model_of_half_precision_alone_is_explored_as_it_is():
     found, kinds = explored(model, x)
     assert kinds["layers.0"]["s"] == kinds["layers.1"]["s"] == "causal", found.table()
     assert kinds["last"]["s"] == "free" and all(p.dtype == torch.bfloat16 for p in model.parameters())
+    assert "dtype: bf16" in found.to_yaml(), found.to_yaml()
 
 
 class Gated(torch.nn.Module):

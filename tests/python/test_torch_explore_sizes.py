@@ -1,9 +1,9 @@
-"""Plans that hold on the ranks they are asked for, and where parts are uneven."""
+"""Plans that hold on the ranks they are asked for, and where parts are uneven; which modules get the whole."""
 import heddle.torch as ht
 import pytest
 import torch
 import torch.nn.functional as F
-from heddle.torch import Attend, Gather, Split
+from heddle.torch import Attend, Gather, Halo, Split
 
 torch.set_num_threads(1)
 
@@ -73,6 +73,66 @@ def test_a_window_that_pads_itself_has_the_whole(size, rows):
 def test_a_gather_around_a_window_is_no_waste():
     model, x = made(12, Block, Block)
     whole = Gather("x", "b s _", "s"), Split("output", "b s _", "s")
-    steps = [("blocks.0", Split("x", "b s _", "s")), *((f"blocks.{i}.attention", Attend("s", "ulysses")) for i in (0, 1)),
+    attend = Attend("s", "ulysses")
+    steps = [("blocks.0", Split("x", "b s _", "s")), *((f"blocks.{i}.attention", attend) for i in (0, 1)),
              *((f"blocks.{i}.pairs", whole) for i in (0, 1)), ("last", Gather("output", "b s _", "s"))]
     assert ht.prove(model, steps, x) and ht.lint(model, steps, x) == []
+
+
+class Turned(Attention):
+    """By angles of all rows, which the model makes."""
+
+    def forward(self, x, angles):
+        return x + super().forward(x * angles.cos() + x.flip(-1) * angles.sin())
+
+
+class Convolved(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.taps = torch.nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+
+    def forward(self, x, angles):
+        return x + self.taps(x.mT).mT
+
+
+class WithAngles(Rows):
+    def forward(self, x):
+        angles = torch.arange(x.shape[1])[:, None] * 0.2
+        for block in self.blocks:
+            x = block(x, angles)
+        return self.last(x)
+
+
+def test_rows_of_neighbours_are_fewer_bytes_than_the_whole():
+    torch.manual_seed(0)
+    model, x = WithAngles(Convolved(), Turned()).eval(), torch.randn(2, 48, WIDTH)
+    plan = ht.explore(model, x).plan(model, "[sp=4]")
+    steps = plan.apart()
+    assert any(isinstance(step, Halo) for _, step in steps) and plan.proof, str(plan)
+    assert sum(isinstance(step, Gather) for _, step in steps) == 1, str(plan)  # at the end
+
+
+class Mix(torch.nn.Module):
+    def __init__(self, is_sorting):
+        super().__init__()
+        self.up, self.is_sorting = torch.nn.Linear(WIDTH, WIDTH), is_sorting
+
+    def forward(self, x):
+        return x + (self.up(x).sort(1)[0] if self.is_sorting else self.up(x))
+
+
+class Twice(Block):
+    def __init__(self):
+        super().__init__()
+        self.mix1, self.mix2 = Mix(True), Mix(False)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm(x))
+        return self.mix2(self.mix1(x))
+
+
+def test_names_that_differ_in_digits_are_no_repetitions():
+    model, x = made(13, Twice, Twice)
+    plan = ht.explore(model, x).plan(model, "[sp=4]")
+    gathered = [name for name, step in plan.apart() if isinstance(step, Gather)]
+    assert sorted(gathered) == ["blocks.0.mix1", "blocks.1.mix1", "last"] and plan.proof, str(plan)

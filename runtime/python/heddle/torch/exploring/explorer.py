@@ -17,7 +17,7 @@ from .numbering import note_numbering
 from .probe import Finding, Probe, Reading, called, numbered
 from .solve import Folded, depends_on, extents_of, solved
 from .trees import Tensors, fresh, tensors_of
-from .wide import widened
+from .wide import half_of, widened
 
 _WAYS_MAX = 4  #: to read the axes of one call
 _CALLS_MAX = 6  #: of a module, of other shapes each
@@ -60,14 +60,16 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
             note_dtypes(error, model, args, kwargs)
             raise
     asked = args, kwargs
-    with widened(model, args, kwargs) as (args, kwargs, _), kept(model) as put_back:
+    half = half_of(model, args, kwargs)
+    with widened(model, args, kwargs) as (args, kwargs, is_wide), kept(model) as put_back:
         axes = _axes(model, args, kwargs, given, dims, shapes, put_back)
         put_back()
         explorer = _Explorer(model, axes, shapes, progress)
         explorer.run(args, kwargs)
         fixed = tuple(name for name, dim in axes.dims.items() if dim.step == 0)
         made = Exploration(type(model).__name__, {name: dim.extent for name, dim in axes.dims.items()}, fixed,
-                           {name: explorer.modules[name] for name in explorer.order}, explorer.notes, asked)
+                           {name: explorer.modules[name] for name in explorer.order}, explorer.notes, asked,
+                           half=half if is_wide else None)
         put_back()
         made.flow = flow_of(model, args, kwargs, [stage.name for stage in made.stages()])
         put_back()
@@ -302,7 +304,7 @@ def _written(made: Module, reading: Reading, tensors: Tensors, out: Tensors, nam
     made.out = {at: _text(reading.out[at], y) for at, y in out.items()}
     for at, y in list(out.items())[:1]:
         plain = [size for size, axis in zip(y.shape, reading.out[at]) if not axis]
-        made.channels = (plain or [*y.shape, 0])[-1] if y.dim() else 0
+        made.channels, made.dtype = (plain or [*y.shape, 0])[-1] if y.dim() else 0, y.dtype
     made.numbered = {as_argument(at, names): dim for at, x in tensors.items()
                      for dim in [numbered(x, reading.given[at])] if dim}
     for axes in (*reading.given.values(), *reading.out.values()):

@@ -2,14 +2,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator, Tuple
+from typing import Any, Iterator, Optional, Tuple
 
 import torch
 
 from .kept import kept
 from .trees import fresh, replaced, tensors_of
 
-_HALF = torch.float16, torch.bfloat16
+HALF = torch.float16, torch.bfloat16
 
 
 @contextlib.contextmanager
@@ -19,8 +19,7 @@ def widened(model: torch.nn.Module, args: Any, kwargs: Any) -> Iterator[Tuple[An
     all is as it is."""
     with contextlib.ExitStack() as stack:
         given, is_wide = (args, kwargs), False
-        if any(x.dtype in _HALF for x in (*model.parameters(), *model.buffers(), *tensors_of(args).values(),
-                                          *tensors_of(kwargs).values())):
+        if half_of(model, args, kwargs) is not None:
             trial = contextlib.ExitStack()
             try:
                 trial.enter_context(converted(model, torch.float32))
@@ -33,6 +32,12 @@ def widened(model: torch.nn.Module, args: Any, kwargs: Any) -> Iterator[Tuple[An
             except Exception:  # whatever a model raises
                 trial.close()
         yield (*given, is_wide)
+
+
+def half_of(model: torch.nn.Module, args: Any, kwargs: Any) -> Optional[torch.dtype]:
+    """The first dtype of half precision that there is."""
+    return next((x.dtype for x in (*model.parameters(), *model.buffers(), *tensors_of(args).values(),
+                                   *tensors_of(kwargs).values()) if x.dtype in HALF), None)
 
 
 @contextlib.contextmanager
@@ -61,5 +66,5 @@ def in_dtype(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _is_narrow(x: torch.Tensor, dtype: torch.dtype) -> bool:
-    narrow = (*_HALF, torch.float32) if dtype == torch.float64 else _HALF
+    narrow = (*HALF, torch.float32) if dtype == torch.float64 else HALF
     return x.dtype in narrow and type(x) in (torch.Tensor, torch.nn.Parameter)

@@ -225,9 +225,16 @@ class _Search:
                 self._tried.append((plan, proof))
         except (UnsupportedError, ArgumentError) as error:
             refused.append(error)
-        mended = [mended_steps(draft, *tried, self._proved) for tried in self._tried[first: first + 1]
-                  if schedule is None and not draft.is_switching]
-        return mended[0] if mended else None
+        if schedule is not None or draft.is_switching or len(self._tried) == first:
+            return None
+        mended = mended_steps(draft, *self._tried[first], self._proved)
+        return mended and self._of_fewer_bytes(mended)
+
+    def _of_fewer_bytes(self, plan: Plan) -> Plan:
+        """It, or one that cuts a dim from the first stage to the last, with neighbours and sums."""
+        other = self.along(True)
+        return other if other and other.proof and plan.proof and (
+            other.proof.bytes_total < plan.proof.bytes_total) else plan
 
 
 def _differs(wanted: Schedule, seen: Schedule) -> str:

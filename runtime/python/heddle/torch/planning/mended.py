@@ -105,6 +105,6 @@ def _around(found: Exploration, name: str) -> str:
 def _alike(found: Exploration, name: str) -> Set[str]:
     """It, and those that have its place in other blocks."""
     def place(of: str) -> str:
-        return re.sub(r"\d+", "_", of)
+        return re.sub(r"(?<![^.])\d+(?![^.])", "_", of)  # `blocks.0`, and not `mix1`
     return {other for other, module in found.modules.items()
             if place(other) == place(name) and module.kind == found[name].kind}
