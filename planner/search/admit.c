@@ -15,6 +15,8 @@ typedef struct candidates {
     int16_t *state; /* [row->nways], like the next */
     char *is_base;  /* of the methods that are chosen among when nothing is forced */
     int capacity_state, capacity_base;
+    int seen, kept;           /* ways, of the states so far */
+    int64_t uneven;           /* elements of the busiest rank in the most even layout that is too uneven */
     int64_t best, best_local; /* elements of the busiest rank in the most even layout; by whole dims */
 } candidates;
 
@@ -237,36 +239,73 @@ static void sort_ways(hd_way *way, int n)
     }
 }
 
-/* What stays, in the order of states, with its price. */
+/* Do states that differ in what idle axes do have the same ways, at the same prices? As prices.c shares these: where no
+ * idle axis shards a dim that the stage mixes, nor cuts text that joins. */
+static int are_alike(const candidates *c, const hd_search *s)
+{
+    const int stage = c->row->stage;
+    int alike =
+        c->row->force < 0 && s->m->stage[stage].joined_rows == 0 && s->aim.is_time && hd_pricer_nests(&s->pricer);
+    for (int d = 0; d < s->m->shape.ndim; d++) {
+        alike = alike && !(s->m->shape.dim[d].extent == 1 && hd_search_mixes(&s->mixes[stage], d));
+    }
+    return alike;
+}
+
+/* What stays of a state's ways, with its price. */
+static heddle_status settle_state(candidates *c, hd_search *s, int state)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_row *row = c->row;
+    for (; c->seen < row->nways && c->state[c->seen] == state; c->seen++) {
+        int asked = is_asked_for(c, s, c->seen);
+        if (!asked || is_too_uneven(c, s, c->seen)) {
+            c->uneven = asked && s->elems[state] < c->uneven ? s->elems[state] : c->uneven;
+            continue;
+        }
+        hd_way way = row->way[c->seen];
+        HD_TRY(hd_search_stage_price(&way.price, s, row->stage, state, way.method));
+        row->way[c->kept++] = way;
+    }
+    sort_ways(&row->way[row->first[state]], c->kept - row->first[state]);
+out:
+    return st;
+}
+
+/* What stayed of a state before, which is all that stays of one that is alike. */
+static void copy_state(candidates *c, int before, int state)
+{
+    hd_row *row = c->row;
+    const int n = row->first[before + 1] - row->first[before];
+    while (c->seen < row->nways && c->state[c->seen] == state) {
+        c->seen++;
+    }
+    memmove(&row->way[c->kept], &row->way[row->first[before]], (size_t)n * sizeof *row->way);
+    c->kept += n;
+}
+
 static heddle_status settle(candidates *c, hd_search *s)
 {
     heddle_status st = HEDDLE_OK;
     hd_row *row = c->row;
-    int kept = 0;
-    int seen = 0;
-    int64_t uneven = INT64_MAX;
+    const int is_alike = are_alike(c, s);
     row->least = hd_cost_none;
     for (int state = 0; state < s->nstates; state++) {
-        int first = row->first[state] = kept;
-        for (; seen < row->nways && c->state[seen] == state; seen++) {
-            int asked = is_asked_for(c, s, seen);
-            if (!asked || is_too_uneven(c, s, seen)) {
-                uneven = asked && s->elems[state] < uneven ? s->elems[state] : uneven;
-                continue;
-            }
-            hd_way way = row->way[seen];
-            HD_TRY(hd_search_stage_price(&way.price, s, row->stage, state, way.method));
-            row->way[kept++] = way;
+        const int before = is_alike ? hd_search_like(s, state, s->idle_digit) : state;
+        const int first = row->first[state] = c->kept;
+        if (before < state) {
+            copy_state(c, before, state);
+        } else {
+            HD_TRY(settle_state(c, s, state));
         }
-        sort_ways(&row->way[first], kept - first);
-        if (kept > first) {
+        if (c->kept > first) {
             row->admitted[row->nadmitted++] = (int16_t)state;
             row->least =
                 hd_cost_compare(&row->way[first].price.cost, &row->least) < 0 ? row->way[first].price.cost : row->least;
         }
     }
-    row->nways = row->first[s->nstates] = kept;
-    st = kept > 0 ? HEDDLE_OK : row->force >= 0 ? refuse_force(c, s, uneven) : refuse_stage(c, s);
+    row->nways = row->first[s->nstates] = c->kept;
+    st = c->kept > 0 ? HEDDLE_OK : row->force >= 0 ? refuse_force(c, s, c->uneven) : refuse_stage(c, s);
 out:
     return st;
 }
@@ -275,7 +314,7 @@ static heddle_status admit_row(hd_search *s, hd_row *row)
 {
     heddle_status st = HEDDLE_OK;
     void *memory = NULL;
-    candidates c = {.row = row};
+    candidates c = {.row = row, .uneven = INT64_MAX};
     HD_TRY(hd_alloc(&memory, (size_t)s->nstates, sizeof *row->admitted, "admitted layouts"));
     row->admitted = memory;
     HD_TRY(hd_alloc(&memory, (size_t)s->nstates + 1, sizeof *row->first, "admitted layouts"));

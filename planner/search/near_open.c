@@ -122,18 +122,10 @@ static heddle_status make_edges(hd_near *w)
     return st;
 }
 
-/* The state that is like this one, but all idle axes do what a digit of states says. */
-static int with_idle(const hd_near *w, int state, int digit)
+/* The state of the same class whose idle axes do what a digit of states says; of classes of one layout the same. */
+static int like(const hd_near *w, int state, int digit)
 {
-    const hd_search *s = w->s;
-    const int base = w->ndims + 1;
-    int like = state;
-    for (int a = 0, place = 1; a < s->mesh.naxes; a++, place *= base) {
-        const int dim = s->layout[state].dim_of_axis[a];
-        const int is_idle = dim == HEDDLE_REPLICATED || (w->idle_dim >= 0 && s->m->shape.dim[dim].extent == 1);
-        like += is_idle ? (digit - state / place % base) * place : 0;
-    }
-    return like;
+    return w->idle_dim >= 0 ? hd_search_like(w->s, state, digit) : state;
 }
 
 /* Classes are numbered in the order of those states in which idle axes shard nothing. */
@@ -151,21 +143,21 @@ static heddle_status set_classes(hd_near *w)
     w->into = memory;
     for (int i = 0; i < s->nrows; i++) {
         for (int k = 0; k < s->row[i].nadmitted; k++) {
-            w->index[with_idle(w, s->row[i].admitted[k], w->ndims)] = 1;
+            w->index[like(w, s->row[i].admitted[k], w->ndims)] = 1;
         }
     }
     if (s->epilogue >= 0 && s->epilogue < s->nstates) {
-        w->index[with_idle(w, s->epilogue, w->ndims)] = 1;
+        w->index[like(w, s->epilogue, w->ndims)] = 1;
     }
     for (int i = 0; i < s->nstates; i++) {
         if (w->index[i] != 0) {
             w->out[w->n] = hd_near_see(w, i);
-            w->into[w->n] = hd_near_see(w, with_idle(w, i, into));
+            w->into[w->n] = hd_near_see(w, like(w, i, into));
             w->index[i] = ++w->n;
         }
     }
     for (int i = 0; i < s->nlayouts; i++) {
-        w->index[i] = i < s->nstates ? w->index[with_idle(w, i, w->ndims)] - 1 : -1;
+        w->index[i] = i < s->nstates ? w->index[like(w, i, w->ndims)] - 1 : -1;
     }
 out:
     return st;
@@ -295,13 +287,13 @@ static void set_covers(hd_near *w)
 heddle_status hd_near_open(hd_near *w, hd_search *s, int is_rough)
 {
     heddle_status st = HEDDLE_OK;
-    *w = (hd_near){.s = s, .idle_dim = -1, .levels = hd_price_levels(s->pricer.machine, &s->mesh)};
+    *w = (hd_near){.s = s, .levels = hd_price_levels(s->pricer.machine, &s->mesh)};
     for (int d = 0; d < s->m->shape.ndim; d++) {
         if (d != s->m->channel_dim) {
-            w->idle_dim = is_rough && w->idle_dim < 0 && s->m->shape.dim[d].extent == 1 ? w->ndims : w->idle_dim;
             w->dim[w->ndims++] = d;
         }
     }
+    w->idle_dim = is_rough && s->idle_digit < w->ndims ? s->idle_digit : -1;
     for (int a = 0; a < s->mesh.naxes; a++) {
         w->many |= (unsigned)(s->mesh.axis[a].size > 1) << a;
     }

@@ -1,14 +1,14 @@
 /* heddle_plan_ranks: every mesh of so many ranks, on as many threads as there are cores: what is found is the best by
- * cost and order, whoever finds it. A thread keeps prices from mesh to mesh. Of all meshes first what their stages
- * alone cost; in that order, those with few axes first, which have few layouts and plans nearly as good, what no walk
- * is below (near.h). A mesh where that is less than on those before it is searched at once; one of as many axes as
- * there may be later, in the order of these floors. So most meshes cost more by their stages than what was found, and
- * are not looked at. */
+ * cost and order, whoever finds it. A thread keeps prices from mesh to mesh. Some meshes at a time are looked at, which
+ * tells what no walk on them is below (near.h), and searched in the order of these floors. Those of one axis come
+ * first, then those of one more that are the best one so far with an axis taken apart, for their plans are as good and
+ * most often better; so a good plan is known before all the others, most of which are told to be no better. */
 #include "planner/search/search_internal.h"
 
 #include "runtime/base/base.h"
 #include "runtime/base/threads.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -23,10 +23,10 @@ enum { SEATS_MAX = 16 };
 typedef struct candidate {
     heddle_mesh mesh;
     int index; /* in the order in which meshes are preferred where they cost the same */
-    int is_looked_at, is_tried;
-    int is_refused;  /* tried, and told to be too much work below the best plan of that time */
-    int64_t floor;   /* the first part of no plan's cost is below it */
-    double *through; /* [rows][states] nor that of a walk through a state; NULL: not known */
+    int is_due, is_looked_at;
+    int is_refused, below; /* told to be too much work below the plan of that mesh, which was the best of that time */
+    int64_t floor;         /* the first part of no plan's cost is below it */
+    double *through;       /* [rows][states] nor that of a walk through a state; NULL: not known */
 } candidate;
 
 typedef struct found_mesh {
@@ -45,7 +45,6 @@ typedef struct best_mesh {
     candidate *candidate; /* a thread's while it is that one's job */
     pthread_mutex_t lock; /* of all below, while threads search */
     found_mesh best;
-    int64_t least; /* what no walk of the meshes that were searched at once is below */
     heddle_status refused;
     int refused_index;
     hd_sentence why; /* of the mesh that is preferred among those that were refused */
@@ -105,20 +104,11 @@ static int is_hopeless(const found_mesh *best, const candidate *c)
 
 /* --- a mesh, on any thread ---------------------------------------------------------------------------------------- */
 
-/* Of as many axes as there may be meshes have many layouts, which are not made once more for what their stages cost. */
-static int has_most_axes(const candidate *c)
-{
-    return c->mesh.naxes == HEDDLE_MAX_AXES;
-}
-
-/* A mesh that is refused is not tried. */
 static heddle_status open_mesh(hd_search *s, best_mesh *b, candidate *c, hd_prices *prices)
 {
     heddle_status st = HEDDLE_OK;
     hd_cost floor = {{0}};
-    c->is_tried = 1;
     HD_TRY(hd_search_open(s, b->model, &c->mesh, b->options, prices));
-    c->is_tried = 0;
     if (s->aim.objective != HD_OBJECTIVE_MEMORY) {
         floor = hd_search_floor(s);
     }
@@ -126,16 +116,6 @@ static heddle_status open_mesh(hd_search *s, best_mesh *b, candidate *c, hd_pric
     c->floor = floor.part[0] > c->floor ? floor.part[0] : c->floor;
 out:
     return st;
-}
-
-static heddle_status survey(void *ctx, int seat, int64_t job)
-{
-    best_mesh *b = ctx;
-    candidate *c = &b->candidate[job];
-    hd_search s = {0};
-    heddle_status st = has_most_axes(c) ? HEDDLE_OK : open_mesh(&s, b, c, &b->prices[seat]);
-    hd_search_close(&s);
-    return forgive(b, st, c->index);
 }
 
 static heddle_status try_mesh(best_mesh *b, hd_search *s, candidate *c)
@@ -148,7 +128,6 @@ static heddle_status try_mesh(best_mesh *b, hd_search *s, candidate *c)
     const int by_memory = s->aim.objective == HD_OBJECTIVE_MEMORY;
     const hd_cost bound = unscaled(&before, s, ranks, c->index);
     const int is_bound = before.found && !by_memory;
-    c->is_tried = 1;
     if (is_bound && s->cap == INT64_MAX) {
         hd_search_drop_dear(s, &bound, 0);
         if (c->through != NULL) {
@@ -168,68 +147,62 @@ static heddle_status try_mesh(best_mesh *b, hd_search *s, candidate *c)
     }
     pthread_mutex_unlock(&b->lock);
 out:
-    c->is_refused = st == HEDDLE_ERR_UNSUPPORTED;
+    c->is_refused = st == HEDDLE_ERR_UNSUPPORTED && !by_memory;
+    c->below = before.index;
     hd_walk_free(&walk);
     return st;
 }
 
-/* Is a mesh with this floor to be searched at once? */
-static int is_next(best_mesh *b, const candidate *c)
+/* What no walk on the mesh is below, and none through a state; where that is not known, the best of them. */
+static heddle_status look(void *ctx, int seat, int64_t job)
 {
-    pthread_mutex_lock(&b->lock);
-    const int is = c->floor <= b->least;
-    b->least = is ? c->floor : b->least;
-    pthread_mutex_unlock(&b->lock);
-    return is;
-}
-
-/* What no walk on the mesh is below; where that is less than on those before, or not known, the best of them. Of most
- * axes a mesh is searched when this is known of all of them. */
-static heddle_status look_at(best_mesh *b, candidate *c, hd_prices *prices)
-{
+    best_mesh *b = ctx;
+    candidate *c = &b->candidate[job];
     heddle_status st = HEDDLE_OK;
     hd_search s = {0};
     hd_cost near = {{0}};
     const found_mesh best = best_so_far(b);
-    const int is_first = !c->is_looked_at;
-    int is_known = 0;
-    HD_TRY(open_mesh(&s, b, c, prices));
-    if (is_first && s.aim.objective != HD_OBJECTIVE_MEMORY && !is_hopeless(&best, c)) {
+    c->is_looked_at = 1;
+    c->is_due = 0;
+    HD_TRY(open_mesh(&s, b, c, &b->prices[seat]));
+    if (s.aim.objective != HD_OBJECTIVE_MEMORY && !is_hopeless(&best, c)) {
         const int ranks = heddle_mesh_size(&c->mesh);
         const hd_cost bound = unscaled(&best, &s, ranks, 0);
         if (best.found && s.cap == INT64_MAX) {
             hd_search_drop_dear(&s, &bound, 1);
         }
         HD_TRY(hd_search_near_floor(&near.part[0], &c->through, &s, hd_add_saturated(bound.part[0], 1)));
-        is_known = near.part[0] > 0;
         near = scaled(&s, &near, ranks);
         c->floor = near.part[0] > c->floor ? near.part[0] : c->floor;
     }
-    c->is_looked_at = 1;
-    if (!(is_first && has_most_axes(c)) && (!is_known || is_next(b, c))) {
-        const found_mesh now = best_so_far(b);
-        st = is_hopeless(&now, c) ? HEDDLE_OK : try_mesh(b, &s, c);
+    c->is_due = c->through != NULL;
+    if (!c->is_due && !is_hopeless(&best, c)) {
+        st = try_mesh(b, &s, c);
     }
 out:
     hd_search_close(&s);
     return forgive(b, st, c->index);
 }
 
-static heddle_status look(void *ctx, int seat, int64_t job)
+static heddle_status search_at(best_mesh *b, candidate *c, hd_prices *prices)
+{
+    hd_search s = {0};
+    heddle_status st = open_mesh(&s, b, c, prices);
+    st = st == HEDDLE_OK ? try_mesh(b, &s, c) : st;
+    hd_search_close(&s);
+    return forgive(b, st, c->index);
+}
+
+static heddle_status search(void *ctx, int seat, int64_t job)
 {
     best_mesh *b = ctx;
     candidate *c = &b->candidate[job];
     const found_mesh best = best_so_far(b);
-    return c->is_tried || is_hopeless(&best, c) ? HEDDLE_OK : look_at(b, c, &b->prices[seat]);
+    c->is_due = 0;
+    return is_hopeless(&best, c) ? HEDDLE_OK : search_at(b, c, &b->prices[seat]);
 }
 
 /* --- all of them -------------------------------------------------------------------------------------------------- */
-
-static heddle_status on_all(best_mesh *b, hd_thread_job fn)
-{
-    const hd_threads threads = {.name = "hd-plan", .count = b->nseats, .jobs = b->ncandidates, .fn = fn, .ctx = b};
-    return hd_threads_run(&threads);
-}
 
 static heddle_status list(void *ctx, const heddle_mesh *mesh)
 {
@@ -241,23 +214,26 @@ out:
     return st;
 }
 
+/* Those that are due come first. */
 static int by_floor(const void *a, const void *b)
 {
     const candidate *x = a, *y = b;
-    return x->floor != y->floor ? (x->floor < y->floor ? -1 : 1) : x->index - y->index;
+    return x->is_due != y->is_due ? y->is_due - x->is_due
+           : x->floor != y->floor ? (x->floor < y->floor ? -1 : 1)
+                                  : x->index - y->index;
 }
 
-static int by_axes(const void *a, const void *b)
+/* Those that are due, at most so many, in the order of their floors. */
+static heddle_status on_due(best_mesh *b, hd_thread_job fn, int most)
 {
-    const candidate *x = a, *y = b;
-    return x->mesh.naxes != y->mesh.naxes ? x->mesh.naxes - y->mesh.naxes : by_floor(a, b);
-}
-
-static void sort(best_mesh *b, int (*order)(const void *a, const void *b))
-{
+    hd_threads threads = {.name = "hd-plan", .count = b->nseats, .fn = fn, .ctx = b};
     if (b->ncandidates > 0) {
-        qsort(b->candidate, (size_t)b->ncandidates, sizeof *b->candidate, order);
+        qsort(b->candidate, (size_t)b->ncandidates, sizeof *b->candidate, by_floor);
     }
+    while (threads.jobs < most && threads.jobs < b->ncandidates && b->candidate[threads.jobs].is_due) {
+        threads.jobs++;
+    }
+    return hd_threads_run(&threads);
 }
 
 /* What is of the candidates alone. */
@@ -273,37 +249,50 @@ static void forget_candidates(best_mesh *b)
 }
 
 /* Below a better plan there is less to search. Which plans were known when a mesh was refused threads decide, so those
- * that were are tried until no better plan is found: by then all were tried below the best of those that can be. */
-static heddle_status try_refused(best_mesh *b)
+ * that were refused below another one are searched until no better plan is found: by then all were searched below the
+ * best of those that can be. */
+static heddle_status search_refused(best_mesh *b)
 {
     heddle_status st = HEDDLE_OK;
-    for (int found = -1; b->best.found && b->best.index != found;) {
-        int again = 0;
-        found = b->best.index;
+    for (int again = b->best.found; again;) {
+        again = 0;
         for (int i = 0; i < b->ncandidates; i++) {
             candidate *c = &b->candidate[i];
-            c->is_tried = !c->is_refused;
-            again += c->is_refused;
-            c->is_refused = 0;
+            c->is_due = c->is_refused && c->below != b->best.index;
+            c->is_refused = c->is_refused && !c->is_due;
+            again = again || c->is_due;
         }
-        HD_TRY(again > 0 ? on_all(b, look) : HEDDLE_OK);
+        HD_TRY(on_due(b, search, INT_MAX));
     }
 out:
     return st;
+}
+
+/* Of those that were not looked at such of so many axes as may be better than the best one; with more axes than there
+ * are, all. */
+static void set_due(best_mesh *b, int naxes, int ranks)
+{
+    const heddle_mesh *best = &b->best.mesh;
+    const int is_known = b->best.found && heddle_mesh_size(best) == ranks;
+    for (int i = 0; i < b->ncandidates; i++) {
+        candidate *c = &b->candidate[i];
+        const int is_next = c->mesh.naxes == naxes && (!is_known || hd_search_refines(&c->mesh, best));
+        c->is_due = !c->is_looked_at && (is_next || naxes > HEDDLE_MAX_AXES);
+    }
 }
 
 static heddle_status try_ranks(best_mesh *b, const heddle_machine_info *machine, int ranks)
 {
     heddle_status st = HEDDLE_OK;
     forget_candidates(b);
-    b->least = INT64_MAX;
     HD_TRY(hd_search_meshes(machine, ranks, list, b));
-    HD_TRY(on_all(b, survey));
-    sort(b, by_axes);
-    HD_TRY(on_all(b, look));
-    sort(b, by_floor);
-    HD_TRY(on_all(b, look));
-    st = try_refused(b);
+    for (int naxes = 1; naxes <= HEDDLE_MAX_AXES + 1; naxes++) {
+        set_due(b, naxes, ranks);
+        HD_TRY(on_due(b, look, INT_MAX));
+        HD_TRY(on_due(b, search, 1)); /* below what it finds the others are told much faster */
+        HD_TRY(on_due(b, search, INT_MAX));
+    }
+    st = search_refused(b);
 out:
     return st;
 }
@@ -376,6 +365,7 @@ heddle_status heddle_plan_ranks(heddle_schedule **out, const heddle_model *model
     heddle_machine_info machine;
     best_mesh b = {.model = model, .options = &o, .nseats = seats_here(), .lock = PTHREAD_MUTEX_INITIALIZER};
     b.best.cost = hd_cost_none;
+    b.best.index = -1;
     HD_TRY(HD_NEED(out, model));
     HD_TRY(hd_search_options(&o, options));
     HD_TRY(check_options(&machine, &o, ranks));

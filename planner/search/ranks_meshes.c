@@ -39,6 +39,21 @@ static heddle_status list_from(listing *l, int axis, int rest)
     return st;
 }
 
+int hd_search_refines(const heddle_mesh *fine, const heddle_mesh *coarse)
+{
+    int used = 0;
+    for (int a = 0; a < coarse->naxes; a++) {
+        int64_t size = 1;
+        while (used < fine->naxes && size < coarse->axis[a].size) {
+            size *= fine->axis[used++].size;
+        }
+        if (size != coarse->axis[a].size) {
+            return 0;
+        }
+    }
+    return used == fine->naxes;
+}
+
 heddle_status hd_search_meshes(const heddle_machine_info *machine, int ranks,
                                heddle_status (*fn)(void *ctx, const heddle_mesh *mesh), void *ctx)
 {

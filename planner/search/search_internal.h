@@ -109,16 +109,17 @@ typedef struct hd_search {
     hd_pricer pricer;
     hd_aim aim;
     int slack_percent, max_waste_percent;
-    int64_t always_ps;        /* of every walk: sums of gradients, where the objective is seconds */
-    int64_t resident, cap;    /* bytes of a rank before any stage; that a rank may have besides, INT64_MAX: no limit */
-    int nstates;              /* layouts that stages may be in */
-    int nlayouts;             /* those, then the prologue's and the epilogue's */
-    heddle_layout *layout;    /* [HD_SEARCH_STATES + 2] */
-    int prologue, epilogue;   /* indices in layout, -1: free */
-    heddle_box *box;          /* [nstates] the largest */
-    int64_t *elems;           /* [nstates] in it */
-    unsigned *even;           /* [nstates] bit a: all blocks of the dim that axis a shards have one length */
-    hd_method_stage *mixes;   /* [period] */
+    int64_t always_ps;      /* of every walk: sums of gradients, where the objective is seconds */
+    int64_t resident, cap;  /* bytes of a rank before any stage; that a rank may have besides, INT64_MAX: no limit */
+    int nstates;            /* layouts that stages may be in */
+    int nlayouts;           /* those, then the prologue's and the epilogue's */
+    heddle_layout *layout;  /* [HD_SEARCH_STATES + 2] */
+    int prologue, epilogue; /* indices in layout, -1: free */
+    heddle_box *box;        /* [nstates] the largest */
+    int64_t *elems;         /* [nstates] in it */
+    int idle_digit;         /* of states: of an axis that shards a dim of one element, or nothing where there is none */
+    unsigned *even;         /* [nstates] bit a: all blocks of the dim that axis a shards have one length */
+    hd_method_stage *mixes; /* [period] */
     const hd_method **wanted; /* [period] by the option `methods` */
     int nforces, forces_capacity;
     hd_force *force;
@@ -149,6 +150,9 @@ typedef enum hd_walk_kind {
 
 /* states.c */
 heddle_status hd_search_states(hd_search *search);
+/* The state whose idle axes, that shard nothing or a dim of one element, do what a digit of states says, and all others
+ * what they do in this one. */
+int hd_search_like(const hd_search *search, int state, int digit);
 /* The index of a layout as text, added to the table if no stage may be in it; `what` begins the sentence. */
 heddle_status hd_search_end(int *out, hd_search *search, const char *what, const char *text);
 
@@ -231,6 +235,8 @@ void hd_walk_free(hd_walk *walk);
  * have names of no meaning. */
 heddle_status hd_search_meshes(const heddle_machine_info *machine, int ranks,
                                heddle_status (*fn)(void *ctx, const heddle_mesh *mesh), void *ctx);
+/* Are the axes of a mesh those of another one, some of them taken apart? */
+int hd_search_refines(const heddle_mesh *fine, const heddle_mesh *coarse);
 /* ranks_names.c: axes by what they shard; two of one name are numbered. */
 void hd_search_name_axes(hd_search *search, const hd_walk *walk);
 

@@ -53,6 +53,9 @@ heddle_status hd_search_states(hd_search *s)
             dims[ndims++] = d;
         }
     }
+    while (s->idle_digit < ndims && s->m->shape.dim[dims[s->idle_digit]].extent != 1) {
+        s->idle_digit++;
+    }
     int64_t count = power(ndims + 1, s->mesh.naxes);
     if (count > HD_SEARCH_STATES) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED,
@@ -77,6 +80,18 @@ heddle_status hd_search_states(hd_search *s)
     s->nlayouts = s->nstates;
 out:
     return st;
+}
+
+int hd_search_like(const hd_search *s, int state, int digit)
+{
+    const int base = s->m->shape.ndim; /* all dims but the channels, and none */
+    int like = state;
+    for (int a = 0, place = 1; a < s->mesh.naxes; a++, place *= base) {
+        const int dim = s->layout[state].dim_of_axis[a];
+        const int is_idle = dim == HEDDLE_REPLICATED || s->m->shape.dim[dim].extent == 1;
+        like += is_idle ? (digit - state / place % base) * place : 0;
+    }
+    return like;
 }
 
 heddle_status hd_search_end(int *out, hd_search *s, const char *what, const char *text)

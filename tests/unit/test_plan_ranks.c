@@ -3,6 +3,8 @@
 #include "draw.h"
 #include "plan_maker.h"
 
+#include "planner/search/search_internal.h"
+
 #include <string.h>
 #include <time.h>
 
@@ -157,6 +159,33 @@ static void names_of(char *out, size_t out_bytes, const heddle_model *model, int
     heddle_schedule_info info = info_of(s);
     HD_OK(heddle_mesh_format(out, out_bytes, &info.mesh));
     heddle_schedule_destroy(s);
+}
+
+HD_CASE(tells_meshes_that_take_an_axis_apart)
+{
+    static const struct {
+        const char *fine, *coarse;
+        int is;
+    } pair[] = {
+        {"[a=2 b=2 c=128 d=8]", "[a=4 b=128 c=8]", 1},
+        {"[a=4 b=2 c=64 d=8]", "[a=4 b=128 c=8]", 1},
+        {"[a=4 b=128 c=2 d=4]", "[a=4 b=128 c=8]", 1},
+        {"[a=4 b=128 c=8]", "[a=4 b=128 c=8]", 1},
+        {"[a=2 b=3 c=5]", "[a=30]", 1},
+        {"[a=2 b=128 c=2 d=8]", "[a=4 b=128 c=8]", 0},
+        {"[a=6 b=5]", "[a=5 b=6]", 0},
+        {"[a=4 b=128 c=8]", "[a=4 b=2 c=64 d=8]", 0},
+        {"[a=2 b=2]", "[a=8]", 0},
+        {"[a=8 b=2]", "[a=8]", 0},
+    };
+    for (size_t i = 0; i < sizeof pair / sizeof pair[0]; i++) {
+        heddle_mesh fine, coarse;
+        HD_OK(heddle_mesh_parse(&fine, pair[i].fine));
+        HD_OK(heddle_mesh_parse(&coarse, pair[i].coarse));
+        if (hd_search_refines(&fine, &coarse) != pair[i].is) {
+            fail_msg("%s and %s", pair[i].fine, pair[i].coarse);
+        }
+    }
 }
 
 HD_CASE(names_axes_for_what_they_shard)
