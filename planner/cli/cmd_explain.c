@@ -20,6 +20,12 @@ static void print_verdict(const schedule_view *plan, const why_not *w)
                       report_value(other, sizeof other, objective, plan->info.value),
                       report_value(regret, sizeof regret, objective, w->regret),
                       plan->info.value > 0 ? w->regret / plan->info.value * 100 : 0.0);
+    } else if (w->verdict == VERDICT_LEFT_OUT) {
+        n += snprintf(line + n, sizeof line - (size_t)n, ": %s instead of %s, %s (%.1f %%) less",
+                      report_value(value, sizeof value, objective, w->value),
+                      report_value(other, sizeof other, objective, plan->info.value),
+                      report_value(regret, sizeof regret, objective, -w->regret),
+                      plan->info.value > 0 ? -w->regret / plan->info.value * 100 : 0.0);
     } else if (w->verdict == VERDICT_TIE) {
         n += snprintf(line + n, sizeof line - (size_t)n, ": the same %s",
                       report_value(value, sizeof value, objective, w->value));
@@ -196,7 +202,8 @@ const cli_action cli_explain = {
                 "Why every stage of the plan runs as it does, with the nearest alternatives; or what one of them\n"
                 "would cost.\n",
     .notes = "Verdicts: CHOSEN, the plan does so; TIE, another plan of the same value does; CHEAPER ELSEWHERE,\n"
-             "with the regret: the best plan that does so less the plan; UNAVAILABLE, with the reason.\n"
+             "with the regret: the best plan that does so less the plan; LEFT OUT, it costs less but was no\n"
+             "choice: rsa, or what --method and --force leave no room for; UNAVAILABLE, with the reason.\n"
              "exit codes: 0 done, 2 bad input, 3 infeasible\n",
     .run = run,
 };

@@ -1,5 +1,7 @@
 #include "why_not.h"
 
+#include "planner/report/text.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +9,7 @@ enum { TRIED_AT_MOST = 400 };
 
 const char *cli_verdict_name(verdict v)
 {
-    static const char *const names[] = {"CHOSEN", "TIE", "CHEAPER ELSEWHERE", "UNAVAILABLE"};
+    static const char *const names[] = {"CHOSEN", "TIE", "CHEAPER ELSEWHERE", "LEFT OUT", "UNAVAILABLE"};
     return names[v];
 }
 
@@ -41,6 +43,18 @@ static void count_chosen(why_not *out, const schedule_view *plan, const schedule
     }
 }
 
+/* Why the plan does without it, though it costs less, and what a rank holds of both. */
+static void say_left_out(why_not *out, const schedule_view *plan, const schedule_view *other)
+{
+    char needs[16], has[16], own[16], room[48] = "";
+    if (plan->on.memory_bytes > 0) {
+        snprintf(room, sizeof room, ", the machine has %s", report_si(own, sizeof own, (double)plan->on.memory_bytes));
+    }
+    snprintf(out->reason, sizeof out->reason, "%s; a rank would hold %s, of the plan %s%s",
+             report_left_out(out->method), report_si(needs, sizeof needs, (double)other->of.memory.total),
+             report_si(has, sizeof has, (double)plan->of.memory.total), room);
+}
+
 static void judge(why_not *out, const schedule_view *plan, const schedule_view *other, int k, int repetition)
 {
     heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
@@ -52,7 +66,13 @@ static void judge(why_not *out, const schedule_view *plan, const schedule_view *
     count_chosen(out, plan, other, k, repetition);
     out->value = other->info.value;
     out->regret = out->value - plan->info.value;
-    out->verdict = out->chosen == out->repeats ? VERDICT_CHOSEN : out->regret > 0 ? VERDICT_ELSEWHERE : VERDICT_TIE;
+    out->verdict = out->chosen == out->repeats ? VERDICT_CHOSEN
+                   : out->regret > 0           ? VERDICT_ELSEWHERE
+                   : out->regret < 0           ? VERDICT_LEFT_OUT
+                                               : VERDICT_TIE;
+    if (out->verdict == VERDICT_LEFT_OUT) {
+        say_left_out(out, plan, other);
+    }
 }
 
 /* The plan with this forced as well, on the plan's mesh. */

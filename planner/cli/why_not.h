@@ -4,16 +4,16 @@
 
 #include "ask.h"
 
-typedef enum verdict { VERDICT_CHOSEN, VERDICT_TIE, VERDICT_ELSEWHERE, VERDICT_UNAVAILABLE } verdict;
+typedef enum verdict { VERDICT_CHOSEN, VERDICT_TIE, VERDICT_ELSEWHERE, VERDICT_LEFT_OUT, VERDICT_UNAVAILABLE } verdict;
 
 typedef struct why_not {
     verdict verdict;
     char asked[256];     /* "s.attn=s@sp/ring" */
     double value;        /* of the best plan in which it is so; 0 where there is none */
-    double regret;       /* value less that of the plan */
+    double regret;       /* value less that of the plan; below 0: left out */
     char layout[128];    /* as it runs there */
     char method[32];     /* likewise */
-    char reason[512];    /* why it is unavailable, or what it leaves idle; "" */
+    char reason[512];    /* why it is unavailable or left out, or what it leaves idle; "" */
     int chosen, repeats; /* repetitions of the plan in which it is so, and all */
 } why_not;
 

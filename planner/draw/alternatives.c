@@ -35,6 +35,7 @@ static void ask(search *s, const heddle_schedule_stage *stage, const char *layou
     }
     snprintf(a->stage, sizeof a->stage, "%s", stage->name);
     snprintf(a->otherwise, sizeof a->otherwise, "%s%s%s", layout, method[0] != '\0' ? " by " : "", method);
+    snprintf(a->method, sizeof a->method, "%s", method);
     snprintf(force, sizeof force, "%s=%s%s%s", stage->name, layout, method[0] != '\0' ? "/" : "", method);
     options.force = force;
     heddle_status st = heddle_plan(&found, s->plan->view.model, &s->plan->view.info.mesh, &options);

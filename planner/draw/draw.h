@@ -59,6 +59,7 @@ heddle_status draw_trace(FILE *to, const draw_plan *plan, const draw_measured *m
 /* What would be if a stage ran otherwise. */
 typedef struct draw_alternative {
     char stage[128], otherwise[160]; /* "t@sp/ring" */
+    char method[32];                 /* that was asked for; "": any */
     char outcome[PEN_TEXT_BYTES];    /* the sentence of a refusal; "": a plan was found */
     double value;
 } draw_alternative;

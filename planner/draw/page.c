@@ -225,7 +225,9 @@ static void write_alternatives(FILE *to, const draw_plan *plan, const draw_extra
             (is_time ? seconds : bytes)(to, a->value);
             snprintf(text, sizeof text, "%+.1f %%", own > 0 ? (a->value / own - 1) * 100 : 0.0);
             number(to, a->value - own, a->value == own ? "the same" : text);
-            cell(to, a->value > own ? "the whole plan, best where this is fixed, costs more" : "as good");
+            cell(to, a->value > own   ? "the whole plan, best where this is fixed, costs more"
+                     : a->value < own ? report_left_out(a->method)
+                                      : "as good");
         }
         fputs("</tr>\n", to);
     }

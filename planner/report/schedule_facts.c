@@ -82,6 +82,13 @@ const char *report_idle(char *out, size_t out_bytes, const schedule_view *v, int
     return out;
 }
 
+const char *report_left_out(const char *method)
+{
+    return strcmp(method, "rsa") == 0
+               ? "the planner takes rsa, which keeps whole rows of scores, only where it is asked for"
+               : "the methods or layouts that were asked for leave it out";
+}
+
 /* The dims that a stage mixes, with commas. */
 static const char *mixed_names(char *out, size_t out_bytes, const schedule_view *v, const heddle_stage_info *stage)
 {

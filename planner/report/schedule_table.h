@@ -50,6 +50,8 @@ const char *report_reason(char *out, size_t out_bytes, const schedule_view *view
  * where nothing. */
 const char *report_idle(char *out, size_t out_bytes, const schedule_view *view, int k, const heddle_layout *layout,
                         const char *method);
+/* Why the planner left out what costs less: the method is rsa, or other ways were asked for. */
+const char *report_left_out(const char *method);
 /* schedule_compare.c: the schedule beside published methods, where these have formulas. */
 void report_comparison(const schedule_view *view);
 

@@ -186,6 +186,10 @@ says "diff of the second" 0 "  t.attn           #2 " diff "$folder/four.json" "$
 says "volume of the second" 0 "ring      t.attn #2 " volume stdit3-xl2 --layers 4 --schedule "$folder/second.json" $two
 says "all that are so" 0 "the least of all plans that run as asked on this mesh" plan stdit3-xl2 --mesh sp=2 $two --force 't.attn=/ring'
 says "all by a method" 0 "the least of all plans that run as asked on this mesh" simulate stdit3-xl2 --mesh sp=2 $two --method 't.attn=ring'
+says "all but rsa" 0 "the least of all plans on this mesh, with rsa only where it is asked for;" plan gpt-like --mesh sp=8 --machine 8xa100-nvlink --training
+says "rsa costs less" 0 "attn=/rsa: LEFT OUT: 415 ms instead of 441 ms, 26.0 ms (5.9 %) less; the planner takes rsa" explain gpt-like --mesh sp=8 --machine 8xa100-nvlink --training --why-not attn=/rsa
+says "rsa holds more" 0 "a rank would hold 244 GB, of the plan" explain gpt-like --mesh sp=8 --machine 8xa100-nvlink --training --why-not attn=/rsa
+says "what was asked for costs more" 0 "attn=/ulysses: LEFT OUT" explain gpt-like --mesh sp=8 --machine 8xa100-nvlink --training --method attn=ring --why-not attn=/ulysses
 says "fewer ranks are cheaper" 0 "the least of all plans on any mesh of 16 ranks or of a divisor;" plan hunyuanvideo -n 16 $two --objective gpu-seconds
 says "before the first" 2 "a force must look like" plan stdit3-xl2 -n 2 --force 't.attn#0=/ring'
 says "behind the last" 2 "has repetitions 1 to 28" plan stdit3-xl2 -n 2 --force 't.attn#29=/ring'

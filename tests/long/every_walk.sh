@@ -11,4 +11,5 @@ esac
 some() { echo $((($1 * ${HEDDLE_LONG_PERCENT:-100} + 99) / 100)); }
 export PYTHONPATH=$HEDDLE_BUILD/python:$HEDDLE_SOURCE/tests/python PYTHONPYCACHEPREFIX=$HEDDLE_BUILD/pycache
 exec timeout 550 python3 -m judge.cases --seed "${HEDDLE_SEED:-1}" --bytes "$(some 2700)" --time "$(some 900)" \
-    --long "$(some 250)" --memory "$(some 850)" --regret "$(some 300)"
+    --long "$(some 250)" --memory "$(some 850)" --regret "$(some 300)" \
+    --rsa "$(some 200)"

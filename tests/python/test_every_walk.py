@@ -8,6 +8,9 @@ os.environ.setdefault("HEDDLE", os.path.join(os.environ["HEDDLE_BUILD"], "heddle
 from judge.cases import judge  # noqa: E402
 
 
-@pytest.mark.parametrize("kind, count", [("bytes", 50), ("time", 40), ("long", 20), ("memory", 50), ("regret", 25)])
+COUNTS = [("bytes", 50), ("time", 40), ("long", 20), ("memory", 50), ("regret", 25), ("rsa", 30)]
+
+
+@pytest.mark.parametrize("kind, count", COUNTS)
 def test_plans_are_the_best_walk(kind, count):
     assert judge(kind, count, os.environ.get("HEDDLE_SEED", "1")) == 0

@@ -260,12 +260,13 @@ class Times(Bytes):
         axes = axes_of(layout, dims)
         sizes = [self.layouts.grid.axes[a][1] for a in axes]
         spread = {"ulysses": math.prod(sizes), "usp": sizes[-1] if sizes else 1}.get(method, 1)
-        hops = {"ring": math.prod(sizes), "usp": sizes[0] if sizes else 1}.get(method, 1)
+        hops = {"ring": math.prod(sizes), "rsa": math.prod(sizes), "usp": sizes[0] if sizes else 1}.get(method, 1)
         gathered = axes if method == "ulysses" else axes[1:] if method == "usp" else []
         rows = {"ulysses": whole, "usp": self.rows_of_outer(stage, layout, axes)}.get(method, part)
         keys = self.keys(stage, [None if a in gathered else dim for a, dim in enumerate(layout)])
         flops = 4 * rows * fibres * -(-stage.heads // spread) * keys * d
-        return [hops * self.machine.work_ps("attention", dtype, f / hops, keys / hops) for f in (flops, 2.5 * flops)]
+        back = (2 if method == "rsa" else 2.5) * flops  # rsa has kept its weights
+        return [hops * self.machine.work_ps("attention", dtype, f / hops, keys / hops) for f in (flops, back)]
 
     def rows_of_outer(self, stage, layout, axes):
         """Most rows that ranks along the second of two axes have together."""
@@ -301,7 +302,7 @@ class Times(Bytes):
         if method == "ring":
             return self.ring_ps(n, moved, attention)
         if method == "rsa":  # keys go round, then values
-            return 2 * (n - 1) * machine.slowest_ps("ring", n, moved, 1 / (2 * (n - 1)))
+            return self.ring_ps(n, moved, attention, 2)
         if method == "usp":
             inner = self.layouts.grid.axes[axes_of(layout, self.model.dims_of(stage))[1]][1]
             heads, ring = self.usp_parts(stage, layout, inner, is_back)
@@ -326,11 +327,12 @@ class Times(Bytes):
         return sum(self.machine.slowest_ps("all_to_all", spread, moved, part / both)
                    for part in (packed, stage.heads))
 
-    def ring_ps(self, ring, moved, attention):
-        if ring < 2:
+    def ring_ps(self, ring, moved, attention, turns=1):
+        hops = turns * (ring - 1)
+        if hops < 1:
             return 0
-        hop = self.machine.slowest_ps("ring", ring, moved, 1 / (ring - 1))
-        return (ring - 1) * (hop - self.machine.hidden_ps(attention / ring, hop))
+        hop = self.machine.slowest_ps("ring", ring, moved, 1 / hops)
+        return hops * (hop - self.machine.hidden_ps(attention / (turns * ring), hop))
 
     def usp_parts(self, stage, layout, inner, is_back):
         """What usp sends: between heads, and round the ring."""

@@ -1,7 +1,7 @@
 """Plans against every walk through small random models, by prices that are counted here: the elements that each rank
 holds, one box after the other. Nothing is shared with the planner but docs/formats.md, which it was written from.
 
-    python3 -m judge.cases [--seed N] [--bytes N] [--time N] [--long N] [--memory N] [--regret N]
+    python3 -m judge.cases [--seed N] [--bytes N] [--time N] [--long N] [--memory N] [--regret N] [--rsa N]
 
 so many cases of each kind. A failing one prints its model and both answers.
 """
@@ -128,11 +128,11 @@ class Case:
         print(*lines, sep="\n", flush=True)
         return False
 
-    def agrees(self, plan, walks):
+    def agrees(self, plan, walks, roundings=8):
         """The value and the next best one, and by bytes what else is compared."""
         wanted = [walk[0] for walk in walks[:2]] + [0] * (2 - len(walks))
         if self.machine is not None:  # every price is rounded to a picosecond
-            terms = 8 * (len(plan.stages) + len(plan.edges))
+            terms = roundings * (len(plan.stages) + len(plan.edges))
             found = [plan.value * 1e12, plan.runner_up * 1e12]
             wanted = [one + self.prices.always() if one else 0 for one in wanted]
             return all(abs(a - b) <= max(1e-9 * b, terms) for a, b in zip(found, wanted))
@@ -251,13 +251,44 @@ def regret_case(draw, folder):
                                   f"every walk: {walks[:2]} {forced[:2]}")
 
 
+def rsa_case(draw, folder):
+    """What no plan does that is not told to, in a training step, where it may cost less than the best of the rest."""
+    case = Case(draw, True)
+    stages = [k for k, stage in enumerate(case.model.stages) if stage.kind == "attention"
+              and any(way[1] == "ring" for way in case.ways[k])]
+    if case.walks() > MOST_WALKS or not case.backward or not stages:
+        return None
+    asked = draw.choice(stages)
+    stage = case.model.stages[asked]
+    rsa = [(layout, "rsa", (case.prices.stage_ps(stage, layout, "rsa"),))
+           for layout, method, _ in case.ways[asked] if method == "ring"]
+    walks = case.every_walk()
+    forced = case.every_walk(lambda step: rsa if step % len(case.ways) == asked else case.ways[step % len(case.ways)])
+    plan, said = case.plan(force=f"{stage.name}=/rsa"), explained(case, f"{stage.name}=/rsa", folder)
+    regret, hops = forced[0][0] - walks[0][0], 64  # of each hop its time is rounded, and what of it hides
+    rounding = hops * (len(plan.stages) + len(plan.edges)) + 2e-9 * forced[0][0]
+    right = case.agrees(plan, forced, hops) and said["regret"] is not None
+    right = right and abs(said["regret"] * 1e12 - regret) <= rounding and said["method"] == "rsa"
+    if abs(regret) > rounding:
+        right = right and said["verdict"] == ("LEFT OUT" if regret < 0 else "CHEAPER ELSEWHERE")
+        right = right and ("rsa" in said["reason"]) == (regret < 0)
+    return right or case.complain(f"{stage.name}=/rsa: {said}, the plan: {plan.value} {plan.runner_up}",
+                                  f"every walk: {walks[:2]} {forced[:2]}")
+
+
 def explained(case, asked, folder):
-    path = os.path.join(folder, "model.yaml")
+    path, machine = os.path.join(folder, "model.yaml"), os.path.join(folder, "machine.yaml")
     with open(path, "w") as file:
         file.write(case.model.text())
-    words = [os.environ["HEDDLE"], "explain", path, "--mesh", case.grid.text().strip("[]"), "--objective", "bytes",
-             "--slack", str(case.options["slack_percent"]), "--why-not", asked, "--json"]
-    words += ["--backward"] if case.backward else []
+    words = [os.environ["HEDDLE"], "explain", path, "--mesh", case.grid.text().strip("[]"), "--why-not", asked,
+             "--slack", str(case.options["slack_percent"]), "--json"]
+    if case.machine is None:
+        words += ["--objective", "bytes"] + (["--backward"] if case.backward else [])
+    else:
+        with open(machine, "w") as file:
+            file.write(case.machine.text())
+        words += ["--machine", machine] + (["--training"] if case.backward else [])
+        words += ["--recompute"] if case.recompute else []
     words += ["--epilogue", case.options["epilogue"]] if case.options["epilogue"] else []
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     if done.returncode != 0:
@@ -273,7 +304,8 @@ def judge(kind, count, seed):
             result = {"bytes": lambda: free_case(draw, False), "time": lambda: free_case(draw, True),
                       "long": lambda: long_case(draw, draw.random() < 0.5),
                       "memory": lambda: memory_case(draw, draw.random() < 0.7),
-                      "regret": lambda: regret_case(draw, folder)}[kind]()
+                      "regret": lambda: regret_case(draw, folder),
+                      "rsa": lambda: rsa_case(draw, folder)}[kind]()
             done += result is not None
             wrong += result is False
     print(f"{kind}: {done} cases, {wrong} wrong (seed {seed})", flush=True)
@@ -283,7 +315,7 @@ def judge(kind, count, seed):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", default="1")
-    kinds = ("bytes", "time", "long", "memory", "regret")
+    kinds = ("bytes", "time", "long", "memory", "regret", "rsa")
     for kind in kinds:
         parser.add_argument(f"--{kind}", type=int, default=0)
     asked = parser.parse_args()
