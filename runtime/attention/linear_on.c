@@ -70,7 +70,7 @@ out:
 
 /* Parts of states of this rank's segments, and those that come before them: on their way when this returns, beside
  * what the call's stream has next. */
-static heddle_status send_states(struct hd_linear_on *on, hd_linear_way *way, int which)
+static heddle_status send_states(struct hd_linear_on *on, hd_linear_flow *flow, int which)
 {
     heddle_status st = HEDDLE_OK;
     hd_linear_walks *w = &on->walks;
@@ -82,11 +82,11 @@ static heddle_status send_states(struct hd_linear_on *on, hd_linear_way *way, in
     }
     HD_TRY(hd_device_launched(on->device, hd_linear_walks_parts(w, which), "linear"));
     if (on->problem->nranks > 1) {
-        HD_TRY(hd_device_launched(on->device, hd_linear_walks_states(w, which, NULL, way->own, 0), "linear_states"));
+        HD_TRY(hd_device_launched(on->device, hd_linear_walks_states(w, which, NULL, flow->own, 0), "linear_states"));
         HD_TRY(library->event_record(on->forked, device, stream));
         HD_TRY(library->stream_wait(on->beside, on->forked, device));
         w->stream = on->beside;
-        HD_TRY(hd_linear_way_go(on, way));
+        HD_TRY(hd_linear_flow_go(on, flow));
         HD_TRY(library->event_record(on->joined, device, on->beside));
     }
 out:
@@ -95,11 +95,11 @@ out:
 }
 
 /* Those in front of all segments, when they have come. A fibre of one segment that is whole here begins with zeros. */
-static heddle_status take_states(struct hd_linear_on *on, const hd_linear_way *way, int which)
+static heddle_status take_states(struct hd_linear_on *on, const hd_linear_flow *flow, int which)
 {
     heddle_status st = HEDDLE_OK;
     const hd_linear_walks *w = &on->walks;
-    const float *in = way->p > 0 ? way->in : NULL;
+    const float *in = flow->p > 0 ? flow->in : NULL;
     if (w->states[which] == NULL) {
         return HEDDLE_OK;
     }
@@ -118,10 +118,10 @@ static heddle_status forward(struct hd_linear_on *on, void *unused)
 {
     (void)unused;
     heddle_status st = HEDDLE_OK;
-    HD_TRY(send_states(on, &on->way[0][0], HD_WALKS_KV_LEFT));
-    HD_TRY(send_states(on, &on->way[0][1], HD_WALKS_KV_RIGHT));
-    HD_TRY(take_states(on, &on->way[0][0], HD_WALKS_KV_LEFT));
-    HD_TRY(take_states(on, &on->way[0][1], HD_WALKS_KV_RIGHT));
+    HD_TRY(send_states(on, &on->flow[0][0], HD_WALKS_KV_LEFT));
+    HD_TRY(send_states(on, &on->flow[0][1], HD_WALKS_KV_RIGHT));
+    HD_TRY(take_states(on, &on->flow[0][0], HD_WALKS_KV_LEFT));
+    HD_TRY(take_states(on, &on->flow[0][1], HD_WALKS_KV_RIGHT));
     st = hd_device_launched(on->device, hd_linear_walks_forward(&on->walks), "linear");
 out:
     return st;
@@ -131,11 +131,11 @@ static heddle_status backward(struct hd_linear_on *on, void *unused)
 {
     (void)unused;
     heddle_status st = HEDDLE_OK;
-    HD_TRY(send_states(on, &on->way[1][0], HD_WALKS_G_LEFT));
-    HD_TRY(send_states(on, &on->way[1][1], HD_WALKS_G_RIGHT));
+    HD_TRY(send_states(on, &on->flow[1][0], HD_WALKS_G_LEFT));
+    HD_TRY(send_states(on, &on->flow[1][1], HD_WALKS_G_RIGHT));
     HD_TRY(hd_device_launched(on->device, hd_linear_walks_dq(&on->walks), "linear"));
-    HD_TRY(take_states(on, &on->way[1][0], HD_WALKS_G_LEFT));
-    HD_TRY(take_states(on, &on->way[1][1], HD_WALKS_G_RIGHT));
+    HD_TRY(take_states(on, &on->flow[1][0], HD_WALKS_G_LEFT));
+    HD_TRY(take_states(on, &on->flow[1][1], HD_WALKS_G_RIGHT));
     st = hd_device_launched(on->device, hd_linear_walks_dk_dv(&on->walks), "linear");
 out:
     return st;

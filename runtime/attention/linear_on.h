@@ -11,7 +11,7 @@
 
 /* States of the ranks before this one, in one direction of forward or of backward, by the steps of a method; f32
  * [batch][heads][dk][dv], in memory that peers reach. */
-typedef struct hd_linear_way {
+typedef struct hd_linear_flow {
     int which;       /* the states that begin with what comes */
     int leftward, p; /* this rank's place, from where the states begin */
     float *own;      /* of this rank's rows alone */
@@ -19,8 +19,8 @@ typedef struct hd_linear_way {
     float *come;     /* scan: by the last step. lasp2: of all ranks, by member */
     hd_route **route;
     int nroutes;
-    struct hd_linear_way *twin; /* lasp2: has gathered the same states */
-} hd_linear_way;
+    struct hd_linear_flow *twin; /* lasp2: has gathered the same states */
+} hd_linear_flow;
 
 struct hd_linear_on {
     const hd_linear_problem *problem;
@@ -31,18 +31,18 @@ struct hd_linear_on {
     hd_enqueued used;                 /* by the last call */
     hd_linear_walks walks;            /* arrays and stream are those of the call */
     float *last;                      /* the state behind this rank's rows */
-    hd_linear_way way[2][2];          /* of forward, of backward: rightward, leftward */
+    hd_linear_flow flow[2][2];        /* of forward, of backward: rightward, leftward */
     int64_t saved_bytes, workspace_bytes;
 };
 
-/* --- linear_on_ways.c */
+/* --- linear_on_flows.c */
 
 /* Collective. */
-heddle_status hd_linear_ways_make(struct hd_linear_on *on);
-void hd_linear_ways_free(struct hd_linear_on *on);
-/* way->in from everybody's way->own, in the order of the walks' stream; nothing where this rank's place is 0. */
-heddle_status hd_linear_way_go(struct hd_linear_on *on, hd_linear_way *way);
-void hd_linear_ways_moved(heddle_attention_traffic *out, const struct hd_linear_on *on);
+heddle_status hd_linear_flows_make(struct hd_linear_on *on);
+void hd_linear_flows_free(struct hd_linear_on *on);
+/* flow->in from everybody's flow->own, in the order of the walks' stream; nothing where this rank's place is 0. */
+heddle_status hd_linear_flow_go(struct hd_linear_on *on, hd_linear_flow *flow);
+void hd_linear_flows_moved(heddle_attention_traffic *out, const struct hd_linear_on *on);
 
 /* --- linear_on_make.c */
 

@@ -111,7 +111,7 @@ out:
 
 heddle_status hd_linear_on_make(heddle_linear_attention *a)
 {
-    return hd_linear_ways_make(a->on);
+    return hd_linear_flows_make(a->on);
 }
 
 void hd_linear_on_free(heddle_linear_attention *a)
@@ -122,10 +122,10 @@ void hd_linear_on_free(heddle_linear_attention *a)
     }
     const hd_sentence why = hd_sentence_keep();
     const int is_idle = hd_on_device_is_idle(&on->used, on->comm);
-    hd_linear_ways_free(on);
+    hd_linear_flows_free(on);
     for (int i = 0; i < 4; i++) {
-        const hd_linear_way *way = &on->way[i / 2][i % 2];
-        float *const all[] = {way->own, way->in, way->out, way->come, on->walks.states[i]};
+        const hd_linear_flow *flow = &on->flow[i / 2][i % 2];
+        float *const all[] = {flow->own, flow->in, flow->out, flow->come, on->walks.states[i]};
         for (int k = 0; k < 5; k++) {
             hd_on_device_let_go(on->comm, all[k], is_idle);
         }
@@ -145,7 +145,7 @@ void hd_linear_on_free(heddle_linear_attention *a)
 
 void hd_linear_on_inform(heddle_linear_attention_info *out, const heddle_linear_attention *a)
 {
-    hd_linear_ways_moved(&out->measured, a->on);
+    hd_linear_flows_moved(&out->measured, a->on);
     out->saved_bytes = a->on->saved_bytes;
     out->workspace_bytes = a->on->workspace_bytes;
     out->planned_saved_bytes = out->planned_workspace_bytes = 0; /* those are of the CPU's method */

@@ -4,14 +4,14 @@
 
 #include <stdlib.h>
 
-static int member_at(const struct hd_linear_on *on, const hd_linear_way *way, int p)
+static int member_at(const struct hd_linear_on *on, const hd_linear_flow *flow, int p)
 {
-    return way->leftward ? on->problem->nranks - 1 - p : p;
+    return flow->leftward ? on->problem->nranks - 1 - p : p;
 }
 
-static int64_t rows_at(const struct hd_linear_on *on, const hd_linear_way *way, int p)
+static int64_t rows_at(const struct hd_linear_on *on, const hd_linear_flow *flow, int p)
 {
-    return on->problem->member_rows[member_at(on, way, p)];
+    return on->problem->member_rows[member_at(on, flow, p)];
 }
 
 static int steps_of(const struct hd_linear_on *on)
@@ -40,16 +40,16 @@ typedef struct step_items {
     int sends, recvs;
 } step_items;
 
-static hd_item item_of(const struct hd_linear_on *on, const hd_linear_way *way, int p, int64_t at)
+static hd_item item_of(const struct hd_linear_on *on, const hd_linear_flow *flow, int p, int64_t at)
 {
     const int64_t bytes = on->problem->state_bytes;
-    return (hd_item){.peer = on->problem->rank[member_at(on, way, p)],
+    return (hd_item){.peer = on->problem->rank[member_at(on, flow, p)],
                      .copy = {.dst_offset_bytes = at * bytes, .run_bytes = bytes}};
 }
 
-static void take_items(step_items *out, const struct hd_linear_on *on, const hd_linear_way *way, int step)
+static void take_items(step_items *out, const struct hd_linear_on *on, const hd_linear_flow *flow, int step)
 {
-    const int n = on->problem->nranks, p = way->p;
+    const int n = on->problem->nranks, p = flow->p;
     out->sends = out->recvs = 0;
     if (on->problem->state_bytes == 0) {
         return;
@@ -57,8 +57,8 @@ static void take_items(step_items *out, const struct hd_linear_on *on, const hd_
     if (on->problem->options.method == HEDDLE_LINEAR_LASP2) {
         for (int other = 0; other < n; other++) {
             if (other != p) {
-                out->send[out->sends++] = item_of(on, way, other, member_at(on, way, p));
-                out->recv[out->recvs++] = item_of(on, way, other, member_at(on, way, other));
+                out->send[out->sends++] = item_of(on, flow, other, member_at(on, flow, p));
+                out->recv[out->recvs++] = item_of(on, flow, other, member_at(on, flow, other));
             }
         }
         qsort(out->send, (size_t)out->sends, sizeof *out->send, by_peer);
@@ -67,10 +67,10 @@ static void take_items(step_items *out, const struct hd_linear_on *on, const hd_
     }
     const int is_scan = on->problem->options.method == HEDDLE_LINEAR_SCAN, far = is_scan ? 1 << step : 1;
     if (p + far < n && (is_scan || p == step)) {
-        out->send[out->sends++] = item_of(on, way, p + far, 0);
+        out->send[out->sends++] = item_of(on, flow, p + far, 0);
     }
     if (p - far >= 0 && (is_scan || p == step + 1)) {
-        out->recv[out->recvs++] = item_of(on, way, p - far, 0);
+        out->recv[out->recvs++] = item_of(on, flow, p - far, 0);
     }
 }
 
@@ -99,47 +99,47 @@ static heddle_status make_route(hd_route **out, struct hd_linear_on *on, const s
     return hd_route_create(out, on->comm, &spec, HEDDLE_OK);
 }
 
-static heddle_status take_memory(struct hd_linear_on *on, hd_linear_way *way)
+static heddle_status take_memory(struct hd_linear_on *on, hd_linear_flow *flow)
 {
     heddle_status st = HEDDLE_OK;
     const hd_linear_problem *p = on->problem;
     const int64_t elems = p->state_elems;
-    HD_TRY(hd_linear_on_take(&way->own, on, elems, &on->workspace_bytes));
-    HD_TRY(hd_linear_on_take(&way->in, on, elems, &on->workspace_bytes));
-    HD_TRY(hd_linear_on_take(&way->out, on, elems, &on->workspace_bytes));
-    if (p->options.method != HEDDLE_LINEAR_LASP && way->twin == NULL) {
+    HD_TRY(hd_linear_on_take(&flow->own, on, elems, &on->workspace_bytes));
+    HD_TRY(hd_linear_on_take(&flow->in, on, elems, &on->workspace_bytes));
+    HD_TRY(hd_linear_on_take(&flow->out, on, elems, &on->workspace_bytes));
+    if (p->options.method != HEDDLE_LINEAR_LASP && flow->twin == NULL) {
         const int many = p->options.method == HEDDLE_LINEAR_LASP2 ? p->nranks : 1;
-        HD_TRY(hd_linear_on_take(&way->come, on, many * elems, &on->workspace_bytes));
+        HD_TRY(hd_linear_on_take(&flow->come, on, many * elems, &on->workspace_bytes));
     }
-    st = hd_alloc((void **)&way->route, (size_t)steps_of(on), sizeof(hd_route *), "a way of states");
+    st = hd_alloc((void **)&flow->route, (size_t)steps_of(on), sizeof(hd_route *), "a flow of states");
 out:
     return st;
 }
 
-static heddle_status make_way(struct hd_linear_on *on, hd_linear_way *way, int which, hd_linear_way *twin)
+static heddle_status make_flow(struct hd_linear_on *on, hd_linear_flow *flow, int which, hd_linear_flow *twin)
 {
     heddle_status st = HEDDLE_OK;
     const hd_linear_problem *p = on->problem;
     step_items items = {NULL, NULL, 0, 0};
-    way->which = which;
-    way->leftward = which == HD_WALKS_KV_RIGHT || which == HD_WALKS_G_RIGHT;
-    way->p = way->leftward ? p->nranks - 1 - p->me : p->me;
-    way->twin = twin;
-    heddle_status mine = take_memory(on, way);
+    flow->which = which;
+    flow->leftward = which == HD_WALKS_KV_RIGHT || which == HD_WALKS_G_RIGHT;
+    flow->p = flow->leftward ? p->nranks - 1 - p->me : p->me;
+    flow->twin = twin;
+    heddle_status mine = take_memory(on, flow);
     mine = mine == HEDDLE_OK ? hd_alloc((void **)&items.send, (size_t)p->nranks, sizeof(hd_item), "items") : mine;
     mine = mine == HEDDLE_OK ? hd_alloc((void **)&items.recv, (size_t)p->nranks, sizeof(hd_item), "items") : mine;
     HD_TRY(hd_comm_agree(on->comm, mine));
     for (int step = 0; twin == NULL && step < steps_of(on); step++) {
-        take_items(&items, on, way, step);
-        HD_TRY(make_route(&way->route[step], on, &items));
-        way->nroutes++;
+        take_items(&items, on, flow, step);
+        HD_TRY(make_route(&flow->route[step], on, &items));
+        flow->nroutes++;
     }
 out:
     HD_FREE_ALL(items.send, items.recv);
     return st;
 }
 
-heddle_status hd_linear_ways_make(struct hd_linear_on *on)
+heddle_status hd_linear_flows_make(struct hd_linear_on *on)
 {
     heddle_status st = HEDDLE_OK;
     const hd_linear_problem *p = on->problem;
@@ -148,29 +148,29 @@ heddle_status hd_linear_ways_make(struct hd_linear_on *on)
         return HEDDLE_OK;
     }
     for (int is_back = 0; is_back < 2; is_back++) {
-        hd_linear_way *way = on->way[is_back];
-        hd_linear_way *twin = gathers && p->all_ones ? &way[0] : NULL;
+        hd_linear_flow *flow = on->flow[is_back];
+        hd_linear_flow *twin = gathers && p->all_ones ? &flow[0] : NULL;
         if (both || !is_back) {
-            HD_TRY(make_way(on, &way[0], is_back ? HD_WALKS_G_LEFT : HD_WALKS_KV_LEFT, NULL));
+            HD_TRY(make_flow(on, &flow[0], is_back ? HD_WALKS_G_LEFT : HD_WALKS_KV_LEFT, NULL));
         }
         if (both || is_back) {
-            HD_TRY(make_way(on, &way[1], is_back ? HD_WALKS_G_RIGHT : HD_WALKS_KV_RIGHT, both ? twin : NULL));
+            HD_TRY(make_flow(on, &flow[1], is_back ? HD_WALKS_G_RIGHT : HD_WALKS_KV_RIGHT, both ? twin : NULL));
         }
     }
 out:
     return st;
 }
 
-void hd_linear_ways_free(struct hd_linear_on *on)
+void hd_linear_flows_free(struct hd_linear_on *on)
 {
     for (int i = 0; i < 4; i++) {
-        hd_linear_way *way = &on->way[i / 2][i % 2];
-        for (int step = 0; step < way->nroutes; step++) {
-            hd_route_destroy(way->route[step]);
+        hd_linear_flow *flow = &on->flow[i / 2][i % 2];
+        for (int step = 0; step < flow->nroutes; step++) {
+            hd_route_destroy(flow->route[step]);
         }
-        hd_free(way->route);
-        way->route = NULL;
-        way->nroutes = 0;
+        hd_free(flow->route);
+        flow->route = NULL;
+        flow->nroutes = 0;
     }
 }
 
@@ -181,74 +181,75 @@ static heddle_status fold(struct hd_linear_on *on, float *dst, int64_t rows, con
     return hd_device_launched(on->device, hd_linear_walks_fold(&on->walks, dst, rows, state, add), "linear_states");
 }
 
-static heddle_status step_on(struct hd_linear_on *on, hd_linear_way *way, int step, const float *src, float *dst)
+static heddle_status step_on(struct hd_linear_on *on, hd_linear_flow *flow, int step, const float *src, float *dst)
 {
-    hd_route *route = way->route[step];
+    hd_route *route = flow->route[step];
     return route->carrier->run(route, src, dst, on->walks.stream);
 }
 
-static heddle_status from_neighbour(struct hd_linear_on *on, hd_linear_way *way)
+static heddle_status from_neighbour(struct hd_linear_on *on, hd_linear_flow *flow)
 {
     heddle_status st = HEDDLE_OK;
-    for (int step = 0; step < way->nroutes; step++) {
-        if (step == way->p) {
-            HD_TRY(fold(on, way->out, rows_at(on, way, way->p), way->p > 0 ? way->in : NULL, way->own));
+    for (int step = 0; step < flow->nroutes; step++) {
+        if (step == flow->p) {
+            HD_TRY(fold(on, flow->out, rows_at(on, flow, flow->p), flow->p > 0 ? flow->in : NULL, flow->own));
         }
-        HD_TRY(step_on(on, way, step, way->out, way->in));
+        HD_TRY(step_on(on, flow, step, flow->out, flow->in));
     }
 out:
     return st;
 }
 
-static heddle_status from_all(struct hd_linear_on *on, hd_linear_way *way)
+static heddle_status from_all(struct hd_linear_on *on, hd_linear_flow *flow)
 {
     heddle_status st = HEDDLE_OK;
-    const float *all = way->twin != NULL ? way->twin->come : way->come;
-    HD_TRY(way->twin == NULL ? step_on(on, way, 0, way->own, way->come) : HEDDLE_OK);
-    for (int p = 0; p < way->p; p++) {
-        const float *own = all + member_at(on, way, p) * on->problem->state_elems;
-        HD_TRY(rows_at(on, way, p) > 0 || p == 0 ? fold(on, way->in, rows_at(on, way, p), p > 0 ? way->in : NULL, own)
-                                                 : HEDDLE_OK);
+    const float *all = flow->twin != NULL ? flow->twin->come : flow->come;
+    HD_TRY(flow->twin == NULL ? step_on(on, flow, 0, flow->own, flow->come) : HEDDLE_OK);
+    for (int p = 0; p < flow->p; p++) {
+        const float *own = all + member_at(on, flow, p) * on->problem->state_elems;
+        HD_TRY(rows_at(on, flow, p) > 0 || p == 0
+                   ? fold(on, flow->in, rows_at(on, flow, p), p > 0 ? flow->in : NULL, own)
+                   : HEDDLE_OK);
     }
 out:
     return st;
 }
 
 /* Before step k, in = the ranks p-2^k+1 .. p-1; the rank 2^k further gets that together with this rank's own. */
-static heddle_status by_scan(struct hd_linear_on *on, hd_linear_way *way)
+static heddle_status by_scan(struct hd_linear_on *on, hd_linear_flow *flow)
 {
     heddle_status st = HEDDLE_OK;
-    for (int step = 0; step < way->nroutes; step++) {
+    for (int step = 0; step < flow->nroutes; step++) {
         const int far = 1 << step;
-        const float *before = step > 0 && way->p > 0 ? way->in : NULL;
+        const float *before = step > 0 && flow->p > 0 ? flow->in : NULL;
         int64_t between = 0;
-        for (int p = way->p - far + 1; p < way->p; p++) {
-            between += p >= 0 ? rows_at(on, way, p) : 0;
+        for (int p = flow->p - far + 1; p < flow->p; p++) {
+            between += p >= 0 ? rows_at(on, flow, p) : 0;
         }
-        if (way->p + far < on->problem->nranks) {
-            HD_TRY(fold(on, way->out, rows_at(on, way, way->p), before, way->own));
+        if (flow->p + far < on->problem->nranks) {
+            HD_TRY(fold(on, flow->out, rows_at(on, flow, flow->p), before, flow->own));
         }
-        HD_TRY(step_on(on, way, step, way->out, way->come));
-        if (way->p - far >= 0) { /* without rows between there is nothing of them */
-            HD_TRY(fold(on, way->in, between, way->come, between > 0 ? before : NULL));
+        HD_TRY(step_on(on, flow, step, flow->out, flow->come));
+        if (flow->p - far >= 0) { /* without rows between there is nothing of them */
+            HD_TRY(fold(on, flow->in, between, flow->come, between > 0 ? before : NULL));
         }
     }
 out:
     return st;
 }
 
-heddle_status hd_linear_way_go(struct hd_linear_on *on, hd_linear_way *way)
+heddle_status hd_linear_flow_go(struct hd_linear_on *on, hd_linear_flow *flow)
 {
     const heddle_linear_method method = on->problem->options.method;
-    return method == HEDDLE_LINEAR_LASP    ? from_neighbour(on, way)
-           : method == HEDDLE_LINEAR_LASP2 ? from_all(on, way)
-                                           : by_scan(on, way);
+    return method == HEDDLE_LINEAR_LASP    ? from_neighbour(on, flow)
+           : method == HEDDLE_LINEAR_LASP2 ? from_all(on, flow)
+                                           : by_scan(on, flow);
 }
 
-static void add_moved(int64_t *bytes, int64_t *messages, const hd_linear_way *way)
+static void add_moved(int64_t *bytes, int64_t *messages, const hd_linear_flow *flow)
 {
-    for (int i = 0; i < way->nroutes; i++) {
-        const hd_route *route = way->route[i];
+    for (int i = 0; i < flow->nroutes; i++) {
+        const hd_route *route = flow->route[i];
         const int64_t *sent = route->carrier->sent(route);
         hd_route_info info;
         hd_route_get_info(&info, route);
@@ -259,11 +260,11 @@ static void add_moved(int64_t *bytes, int64_t *messages, const hd_linear_way *wa
     }
 }
 
-void hd_linear_ways_moved(heddle_attention_traffic *out, const struct hd_linear_on *on)
+void hd_linear_flows_moved(heddle_attention_traffic *out, const struct hd_linear_on *on)
 {
     *out = (heddle_attention_traffic){0, 0, 0, 0};
     for (int i = 0; i < 2; i++) {
-        add_moved(&out->forward_bytes, &out->forward_messages, &on->way[0][i]);
-        add_moved(&out->backward_bytes, &out->backward_messages, &on->way[1][i]);
+        add_moved(&out->forward_bytes, &out->forward_messages, &on->flow[0][i]);
+        add_moved(&out->backward_bytes, &out->backward_messages, &on->flow[1][i]);
     }
 }
