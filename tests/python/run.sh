@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # run.sh FILE: one file of tests of the Python package in the build folder, by a Python that has what it needs.
+# run.sh NAME FILE FILE...: several, which import torch once (together.py); what is skipped is told by NAME.
 # HEDDLE_TEST_PYTHON names one (tests/run.sh python makes it, with torch), else the machine's is taken.
 set -euo pipefail
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
-file=$1
-BASH_ARGV0=${file%.py} # what is skipped is told by this name
+BASH_ARGV0=${1%.py} # what is skipped is told by this name
+files=("$1")
+case $1 in *.py) ;; *) files=("${@:2}") ;; esac
 case $(grep HEDDLE_SANITIZE: "${HEDDLE_BUILD:?}/CMakeCache.txt") in *=?*)
     skip_test sanitizer "Python itself would need the sanitizer"
     ;;
 esac
 wanted="numpy pytest"
-case $file in
-*/test_torch_diffusers* | */test_latte*) wanted="numpy pytest torch diffusers" ;;
-*/test_torch_transformers*) wanted="numpy pytest torch transformers" ;;
+case " ${files[*]}" in
+*/test_torch_diffusers* | */test_torch_transformers* | */test_latte*) wanted="numpy pytest torch diffusers transformers" ;;
 */test_torch*) wanted="numpy pytest torch" ;;
 */test_types*) wanted="pytest mypy" ;;
 */test_wheel*) wanted="numpy pytest scikit_build_core auditwheel" ;;
@@ -27,7 +28,10 @@ PY
         # What is compiled is kept beside the build: every rank imports torch, which without takes twice as long.
         unset PYTHONDONTWRITEBYTECODE
         export PYTHONPATH=$HEDDLE_BUILD/python PYTHONPYCACHEPREFIX=$HEDDLE_BUILD/pycache
-        exec "$python" -m pytest -q -p no:cacheprovider --rootdir "$HEDDLE_SOURCE/tests/python" "$file" "${@:2}"
+        if [ ${#files[@]} -gt 1 ]; then
+            exec "$python" "$HEDDLE_SOURCE/tests/python/together.py" "$wanted" "${files[@]}"
+        fi
+        exec "$python" -m pytest -q -p no:cacheprovider --rootdir "$HEDDLE_SOURCE/tests/python" "$@"
     fi
 done
 skip_test "$missing" "no Python with $wanted"
