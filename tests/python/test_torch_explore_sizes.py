@@ -1,9 +1,10 @@
 """Plans that hold on the ranks they are asked for, and where parts are uneven; which modules get the whole."""
+import heddle
 import heddle.torch as ht
 import pytest
 import torch
 import torch.nn.functional as F
-from heddle.torch import Attend, Gather, Halo, Split
+from heddle.torch import Attend, Gather, Halo, Split, Total
 
 torch.set_num_threads(1)
 
@@ -136,3 +137,59 @@ def test_names_that_differ_in_digits_are_no_repetitions():
     plan = ht.explore(model, x).plan(model, "[sp=4]")
     gathered = [name for name, step in plan.apart() if isinstance(step, Gather)]
     assert sorted(gathered) == ["blocks.0.mix1", "blocks.1.mix1", "last"] and plan.proof, str(plan)
+
+
+class Coarse(torch.nn.Module):
+    """All rows of a picture look at means of two by two, shaped by numbers that are told."""
+
+    def __init__(self):
+        super().__init__()
+        self.taps, self.up = torch.nn.Conv2d(WIDTH, WIDTH, 3, padding=1), torch.nn.Linear(WIDTH, WIDTH)
+        self.look = Look()
+
+    def forward(self, x, height, width):
+        x = x + self.look(x, height, width)
+        y = self.taps(x.mT.unflatten(2, (height, width)))
+        return x + self.up(y.flatten(2).mT)
+
+
+class Look(torch.nn.Module):
+    def forward(self, x, height, width):
+        coarse = F.avg_pool2d(x.mT.unflatten(2, (height, width)), 2).flatten(2).mT
+        return torch.softmax(x @ coarse.mT, -1) @ coarse
+
+
+class Picture(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patch = torch.nn.Conv2d(3, WIDTH, 2, 2)
+        self.blocks = torch.nn.ModuleList(Coarse() for _ in range(2))
+
+    def forward(self, picture):
+        x = self.patch(picture)
+        height, width = x.shape[2:]
+        x = x.flatten(2).mT
+        for block in self.blocks:
+            x = block(x, height, width)
+        return x
+
+
+def test_a_module_that_gets_the_whole_is_told_the_whole_extent():
+    torch.manual_seed(0)
+    model, x = Picture().eval(), torch.randn(2, 3, 16, 24)
+    plan = ht.explore(model, x).plan(model, "[sp=4]")
+    steps = plan.apart()
+    assert ("blocks.0.look", Total("width", "w")) in steps and plan.proof, str(plan)
+    assert sum(isinstance(step, Halo) for _, step in steps) == 2, str(plan)
+    for ranks, width in ((2, 24), (4, 24), (3, 20), (5, 8)):
+        proof = plan.prove(model, torch.randn(2, 3, 16, width), ranks=ranks)
+        assert proof, f"{width} wide: {proof}"
+
+
+def test_an_extent_that_is_no_rank_s_is_refused():
+    model, x = Picture().eval(), torch.randn(2, 3, 16, 22)
+    steps = [("", (Split("picture", "b _ (h 2) _", "h"), Gather("output", "b (h _) _", "h"))),
+             ("blocks.0", Total("width", "h"))]
+    proof = ht.prove(model, steps, x, ranks=3)
+    assert isinstance(proof.error, heddle.ArgumentError), proof
+    assert "'width' is 11, and this rank has 3 of h: wanted as many, or so many for each" in str(proof), proof

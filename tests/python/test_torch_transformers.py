@@ -4,8 +4,8 @@ import os
 os.environ.update(HF_HUB_OFFLINE="1")
 import pytest
 import torch
-from transformers import (TimesformerConfig, TimesformerModel, VideoMAEConfig, VideoMAEModel, VivitConfig, VivitModel,
-                          VJEPA2Config, VJEPA2Model)
+from transformers import (SegformerConfig, SegformerModel, TimesformerConfig, TimesformerModel, VideoMAEConfig,
+                          VideoMAEModel, VivitConfig, VivitModel, VJEPA2Config, VJEPA2Model)
 
 import heddle.torch as ht
 
@@ -29,8 +29,17 @@ def videomae():
         pixel_values=torch.randn(1, 6, 3, 20, 20))
 
 
+def segformer():
+    """Blocks that are told height and width, by which they shape rows."""
+    return SegformerModel(SegformerConfig(
+        num_encoder_blocks=2, depths=[2, 2], sr_ratios=[2, 1], hidden_sizes=[16, 32], patch_sizes=[7, 3],
+        strides=[4, 2], num_attention_heads=[2, 4], mlp_ratios=[2, 2], decoder_hidden_size=16)), dict(
+            pixel_values=torch.randn(2, 3, 32, 48))
+
+
 @pytest.mark.parametrize("made,words", (
-    (timesformer, "h is cut all the way; 4 by Switch"), (vivit, "rows of s are cut"), (videomae, "rows of s are cut")))
+    (timesformer, "h is cut all the way; 4 by Switch"), (vivit, "rows of s are cut"), (videomae, "rows of s are cut"),
+    (segformer, "h is cut all the way; 6 by Halo, 4 by Gather")))
 def test_found_planned_and_proved(made, words):
     torch.manual_seed(0)
     model, given = made()

@@ -16,7 +16,7 @@ from .exploring import Exploration, explore
 from .gradients import reduce_gradients, share
 from .halo import Halo, Numbered
 from .linting import Fault, lint
-from .modules import Count, Extent, Gather, Parallel, Sizes, Split, Switch, Without, parallelize
+from .modules import Count, Extent, Gather, Parallel, Sizes, Split, Switch, Total, Without, parallelize
 from .moved import empty
 from .planning import Plan
 from .process_group import from_process_group
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .dtensor import redistribute
 
 __all__ = ["Attend", "Count", "Exploration", "Extent", "Fault", "Gather", "Halo", "Numbered", "Parallel", "Plan",
-           "Proof", "Sizes", "Split", "Sums", "Switch", "Without", "attention", "empty", "explore",
+           "Proof", "Sizes", "Split", "Sums", "Switch", "Total", "Without", "attention", "empty", "explore",
            "from_process_group", "gather", "linear_attention", "lint", "mem_pool", "parallelize", "prove",
            "redistribute", "reduce_gradients", "share", "split", "switch"]
 

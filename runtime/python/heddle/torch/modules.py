@@ -201,6 +201,27 @@ class Extent:
 
 
 @dataclass(frozen=True)
+class Total:
+    """The way back from `Extent`, for a module that gets the whole: from the extent of what this rank has of `over`, or
+    so many for each of its rows, to that of the whole: `Total("height", "h")`. The number is an argument by itself."""
+
+    what: str
+    over: str
+    wants: ClassVar[type] = int
+
+    def _made(self, ranks: Ranks) -> Callable[[int], int]:
+        need_name(self.over)
+
+        def apply(extent: int) -> int:
+            length = max(ranks.part(self.over)[1], 1)  # without rows there is one of ones
+            if extent % length != 0:
+                raise ArgumentError(f"'{self.what}' is {extent}, and this rank has {length} of {self.over}: wanted as "
+                                    "many, or so many for each")
+            return extent // length * ranks.sizes[self.over]
+        return apply
+
+
+@dataclass(frozen=True)
 class Without:
     """An argument that must be None, `why` says in the refusal: `Without("attention_mask", "ring knows no mask")`."""
 
@@ -214,8 +235,8 @@ class Without:
         return apply
 
 
-Step = Union[Sizes, Split, Switch, Gather, Count, Extent, Without, Attend, Halo, Numbered, Sums]
-_STEPS = Sizes, Split, Switch, Gather, Count, Extent, Without, Attend, Halo, Numbered, Sums
+Step = Union[Sizes, Split, Switch, Gather, Count, Extent, Total, Without, Attend, Halo, Numbered, Sums]
+_STEPS = Sizes, Split, Switch, Gather, Count, Extent, Total, Without, Attend, Halo, Numbered, Sums
 
 
 class Parallel:

@@ -14,7 +14,7 @@ from ..attending import Attend
 from ..exploring.exploration import Exploration, Module
 from ..exploring.rows import is_of_pairs, words_of
 from ..halo import Halo, Numbered
-from ..modules import Extent, Gather, Sizes, Split, Switch
+from ..modules import Extent, Gather, Sizes, Split, Switch, Total
 from ..sums import NORMS, Sums
 from .plan import Plan
 
@@ -55,6 +55,7 @@ class _Along:
         self._size, self._method, self._saved = size, method, saved
         self.steps: Steps = []
         self._numbers: Steps = []
+        self._totals: Steps = []
         self._named: Set[str] = set()  # dims that texts have beside this one
         extents = [n for n in (module.extents.get(dim, 0) for module in found.modules.values())
                    if n > 0 and (n % found.dims[dim] == 0 or found.dims[dim] % n == 0)]
@@ -78,10 +79,11 @@ class _Along:
         return ", ".join(f"{count} by {kind}" for kind, count in counts.items() if count) or "nothing mixes it"
 
     def ways(self) -> Iterator[Steps]:
-        """Numbers of rows may be the model's own, or be given to it."""
-        yield self.steps + self._numbers
-        if self._numbers:
-            yield self.steps
+        """Numbers of rows may be the model's own, or be given to it; and their number, where a module has the whole."""
+        for totals in ([], self._totals) if self._totals else ([],):
+            yield self.steps + self._numbers + totals
+            if self._numbers:
+                yield self.steps + totals
 
     def make(self, within: bool) -> None:
         if self._rows < 2:
@@ -104,7 +106,7 @@ class _Along:
             self.steps += [(call.module, Split(at.name, self._text(given[at.name]), self.dim)) for at in call.given
                            if not at.stages and at.name in given]
             self.steps += [(call.module, Extent(name, self.dim)) for name, value in call.numbers.items()
-                           if [dim for dim, extent in extents.items() if extent == value] == [self.dim]]
+                           if self._is_extent(value, extents)]
         for name in dict.fromkeys(call.module for call in calls):
             self._visit(name)
         last = self.found[calls[-1].module] if calls else None
@@ -152,12 +154,13 @@ class _Along:
 
     def _visit_each(self, module: Module, children: List[str]) -> None:
         """Where steps cannot say it of one of them, all of the module has the whole."""
-        before = list(self.steps), list(self._numbers), self.gathers, self._pairs, set(self._named)
+        lists = list(self.steps), list(self._numbers), list(self._totals)
+        before = *lists, self.gathers, self._pairs, set(self._named)
         try:
             for child in children:
                 self._visit(child)
         except UnsupportedError:
-            self.steps, self._numbers, self.gathers, self._pairs, self._named = before
+            self.steps, self._numbers, self._totals, self.gathers, self._pairs, self._named = before
             self.steps = [step for step in self.steps if step[0] != module.name] + self._gathered(module)
 
     def _visit_numbers(self, name: str) -> None:
@@ -215,9 +218,16 @@ class _Along:
         name, sides = module.name, ("given", "out")
         self.gathers += 1
         self._pairs += any(each[3] for side in sides for each in self._tensors(module, side))
+        call = next((call for call in self.found.flow.calls if call.module == name), None)
+        self._totals += [(name, Total(at, self.dim)) for at, value in (call.numbers if call else {}).items()
+                         if self._is_extent(value, module.extents)]
         given, out = (self._cut(module, side).items() for side in sides)
         return [*((name, Gather(at, self._text(text), self.dim)) for at, text in given),
                 *((name, Split(at, self._text(text), self.dim)) for at, text in out)]
+
+    def _is_extent(self, value: int, extents: Dict[str, int]) -> bool:
+        """Of this dim, and of no other one?"""
+        return [dim for dim, extent in extents.items() if extent == value] == [self.dim]
 
     def _switched(self, module: Module) -> Steps:
         """Blocks of another dim while it runs, along which it is free; none: there is no such dim."""
