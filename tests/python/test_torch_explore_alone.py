@@ -211,7 +211,8 @@ def test_of_a_copy_that_fails_nothing_stays():
     cache = Cache([torch.ones(3)], None)
     stubborn = Stubborn(cache)
     args, _ = fresh(torch.nn.Module(), (stubborn, cache), {})
-    assert args[0] is stubborn and args[1] is not cache and len(args[1].seen) == 1
+    assert args[0] is not stubborn and args[0].cache is args[1] is not cache and len(args[1].seen) == 1
+    assert len(cache.seen) == 1
 
 
 class Rowed(torch.nn.Module):

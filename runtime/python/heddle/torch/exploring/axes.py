@@ -9,7 +9,7 @@ import torch
 
 from ...errors import ArgumentError
 from ..ranks import Dims
-from .trees import Tensors, fresh, replaced, tensors_of
+from .trees import Tensors, fresh, tensors_of
 
 Shapes = Dict[str, Tuple[int, ...]]  #: of every tensor of every module's calls, by a name of all three
 _STEPS = 1, 2, 4, 8, 16  #: by which an extent grows: a patch or a pyramid of resolutions takes none smaller
@@ -52,13 +52,13 @@ def named(given: Tensors, texts: Mapping[str, str], numbers: Mapping[str, int]) 
     """As the caller says: of tensors, and of numbers that are extents."""
     axes, folded = Axes(), []
     for name, text in texts.items():
-        if name in numbers:
+        if name in numbers and isinstance(text, str):
             axes.numbers[name] = text
             continue
         if name not in given:
             raise ArgumentError(f"explore: dims are given for '{name}', and the arguments that are tensors are "
                                 f"{', '.join(map(repr, given)) or 'none'}")
-        dims, x = Dims(text), given[name]
+        dims, x = _said(name, text), given[name]
         if len(dims.groups) != x.dim():
             raise ArgumentError(f"explore: '{text}' for '{name}', which has the shape {tuple(x.shape)}: wanted a name "
                                 "for every axis, _ where it is none")
@@ -80,6 +80,13 @@ def named(given: Tensors, texts: Mapping[str, str], numbers: Mapping[str, int]) 
             raise ArgumentError(f"explore: '{name}' is said to be the extent of '{word}', which no tensor has")
         _same(axes, word, numbers[name], name)
     return axes
+
+
+def _said(name: str, text: str) -> Dims:
+    try:
+        return Dims(text)
+    except ArgumentError as error:
+        raise ArgumentError(f"explore: for '{name}', {error}") from None
 
 
 def _same(axes: Axes, word: str, extent: int, name: str) -> None:
@@ -192,7 +199,8 @@ def _name(group: List[Axis], dims: List[Any], given: Tensors, axes: Axes) -> str
     return name
 
 
-def grown(args: Any, kwargs: Any, group: List[Axis], step: int, axes: Optional[Axes] = None) -> Tuple[Any, Any]:
+def grown(model: torch.nn.Module, args: Any, kwargs: Any, group: List[Axis], step: int,
+          axes: Optional[Axes] = None) -> Tuple[Any, Any]:
     """The arguments with longer axes; of a dim that has a name, also where it is folded with others, or a number."""
     at = {name: [axis for other, axis in group if other == name] for name, _ in group}
     dim = axes.of[group[0]] if axes else ""
@@ -209,7 +217,8 @@ def grown(args: Any, kwargs: Any, group: List[Axis], step: int, axes: Optional[A
                     axis, axis + len(names) - 1)
         return x
     kwargs = {name: value + step if name in numbers else value for name, value in kwargs.items()}
-    return replaced(args, change), replaced(kwargs, change)
+    made: Tuple[Any, Any] = fresh(model, args, kwargs, change)
+    return made
 
 
 def call_name(module: str, at: int) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, Tuple
 
 import torch
+from torch.nn.parameter import is_lazy
 
-from ...errors import UnsupportedError
+from ...errors import ArgumentError, UnsupportedError
 from .trees import tensors_of
 
 
@@ -20,6 +21,24 @@ def need_one_device(what: str, model: torch.nn.Module, args: Any, kwargs: Any) -
     if len(devices) > 1:
         raise UnsupportedError(f"{what}: " + ", ".join(f"{name} is on {device}" for device, name in devices.items())
                                + ": wanted parameters, buffers and arguments on one device")
+
+
+def need_runnable(what: str, model: torch.nn.Module, args: Any, kwargs: Any) -> None:
+    """As a module of Python's, whose parameters are there."""
+    if getattr(model.forward, "__func__", None) is getattr(torch.nn.Module, "forward", None):
+        raise ArgumentError(f"{what}: {type(model).__name__} has no forward, wanted a module that runs")
+    for name, module in model.named_modules():
+        which = f"'{name}' is" if name else "it is"
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UnsupportedError(f"{what}: {which} a {type(module).__name__}, wanted modules before torch.jit, whose "
+                                   "calls can be seen")
+        lazy = [at for at, x in (*module._parameters.items(), *module._buffers.items()) if is_lazy(x)]
+        if lazy:
+            raise UnsupportedError(f"{what}: {which} a {type(module).__name__} whose '{lazy[0]}' is not there yet: run "
+                                   "the model once before")
+    for name, x in {**tensors_of(args), **tensors_of(kwargs)}.items():
+        if x.is_nested:
+            raise UnsupportedError(f"{what}: '{name}' is a nested tensor, wanted one with an extent in every dim")
 
 
 def _tensors(model: torch.nn.Module, args: Any, kwargs: Any) -> Iterator[Tuple[str, torch.Tensor]]:

@@ -9,14 +9,15 @@ import torch
 
 from ...errors import ArgumentError
 from .axes import Axes, Axis, Shapes, call_name, channels_of, found, grown, named, shapes_of, steady
-from .devices import need_one_device, note_dtypes
+from .devices import need_one_device, need_runnable, note_dtypes
 from .exploration import Exploration, Module
 from .flow import argument_names, as_argument, flow_of
-from .kept import kept
+from .held import Held
+from .kept import kept, writing
 from .numbering import note_numbering
 from .probe import Finding, Probe, Reading, called, numbered
 from .solve import Folded, depends_on, extents_of, solved
-from .trees import Tensors, fresh, tensors_of
+from .trees import Tensors, fresh, need_copies, tensors_of
 from .wide import half_of, widened
 
 _WAYS_MAX = 4  #: to read the axes of one call
@@ -39,21 +40,25 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
               channels; `(b f) l c` where axes are folded, {"num_frames": "f"} of a number that is an extent
     progress  is called with the name of every module
 
-    ArgumentError: no module, no tensor among the arguments, names of dims that do not fit. UnsupportedError:
-    parameters, buffers or arguments on `meta` or on several devices. What the model raises with the arguments as they
-    are goes on, with a note where they are of another dtype than the parameters.
+    ArgumentError: no module, no tensor among the arguments, or one in what gives no copy; names of dims that do not
+    fit. UnsupportedError: parameters, buffers or arguments on `meta` or on several devices; modules of torch.jit. What
+    the model raises with the arguments as they are goes on, with a note where they are of another dtype than the
+    parameters.
     """
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"explore: the model is a {type(model).__name__}, wanted a torch.nn.Module")
     if dims is not None and not isinstance(dims, Mapping) or progress is not None and not callable(progress):
         raise ArgumentError(f"explore: dims is a {type(dims).__name__}, progress a {type(progress).__name__}: wanted a "
                             "mapping from names of arguments to dims, and a function of a module's name")
+    need_runnable("explore", model, args, kwargs)
     args, kwargs = _named_arguments(model, args, kwargs)
     given = {**tensors_of(args), **tensors_of(kwargs)}
     if not given:
         raise ArgumentError(f"explore: {type(model).__name__} was given no tensor, wanted the arguments of a forward")
     need_one_device("explore", model, args, kwargs)
-    with kept(model):
+    written: Dict[torch.Tensor, torch.Tensor] = {}
+    with kept(model, args, kwargs, written=written), writing(model, written):
+        need_copies("explore", model, args, kwargs)
         try:
             shapes = shapes_of(model, args, kwargs)
         except Exception as error:  # whatever a model raises goes on
@@ -61,7 +66,8 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
             raise
     asked = args, kwargs
     half = half_of(model, args, kwargs)
-    with widened(model, args, kwargs) as (args, kwargs, is_wide), kept(model) as put_back:
+    with kept(model, args, kwargs, written=written), widened(model, args, kwargs) as (args, kwargs, is_wide), \
+            kept(model, args, kwargs, written=written) as put_back:
         axes = _axes(model, args, kwargs, given, dims, shapes, put_back)
         put_back()
         explorer = _Explorer(model, axes, shapes, progress)
@@ -100,7 +106,7 @@ def _axes(model: torch.nn.Module, args: Any, kwargs: Any, given: Tensors, dims: 
           shapes: Shapes, put_back: Callable[[], None]) -> Axes:
     def runs(group: List[Axis], step: int) -> Optional[Shapes]:
         """The shapes with longer axes; None: the model refuses, or nothing that its modules make is longer."""
-        more_args, more_kwargs = grown(args, kwargs, group, step, axes)
+        more_args, more_kwargs = grown(model, args, kwargs, group, step, axes)
         put_back()
         try:
             other = shapes_of(model, more_args, more_kwargs)
@@ -167,7 +173,7 @@ class _Explorer:
             if not self._is_new(name, given, out):
                 return
             self._busy = True
-            before = torch.get_rng_state()
+            before, held = torch.get_rng_state(), Held(module, *given)
             try:
                 call = call_name(name, 0 if is_first else self.modules[name].calls - 1)
                 made = self._explored(call, module, given, tensors_of(out))
@@ -177,6 +183,7 @@ class _Explorer:
                 else:
                     self.modules[name].join(made)
             finally:
+                held.put_back()
                 torch.set_rng_state(before)
                 self._busy = False
         return [module.register_forward_pre_hook(enter, with_kwargs=True),

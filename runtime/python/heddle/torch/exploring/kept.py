@@ -1,46 +1,97 @@
 """A model under experiment, which is afterwards what it was: parameters, buffers, attributes, modes, random numbers."""
 from __future__ import annotations
 
-import collections
 import contextlib
-import copy
 import random
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
+from types import MappingProxyType
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 import torch
 
-_CONTAINERS = list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict
+from .held import Held, is_same
+
 _TINY = 1e-3  #: parameters below are as zero: the scales of layers that begin as nothing
-_Held = List[Tuple[Any, Any]]  #: containers, and what is in them
 
 
 @contextlib.contextmanager
-def kept(model: torch.nn.Module) -> Iterator[Callable[[], None]]:
+def kept(model: torch.nn.Module, *given: Any, written: Mapping[torch.Tensor, torch.Tensor] = MappingProxyType({})
+         ) -> Iterator[Callable[[], None]]:
     """Within, the model is in eval mode, without gradients and not compiled, and parameters that are zero, or nearly
-    so, are small noise while their module runs: such a gate hides what lies behind it. What it gives puts back
-    attributes and buffers, as it is done at the end: for a model that keeps what it was given."""
-    attributes = [(module, _attributes(module)) for module in model.modules()]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    so, are small noise while their module runs: such a gate hides what lies behind it. What it gives puts back the
+    state of the model, and of what it is given, as it is done at the end: for a model that keeps what it was given.
+    Parameters that it writes to are `written`, with their values."""
+    held, weights = Held(model, *given), [_weight(p, written) for p in model.parameters()]
+    hooks = [(each, dict(each)) for module in model.modules() for each in _hooks(module)]
     training = [(module, module.training) for module in model.modules()]
     handles = [handle for module in model.modules() for handle in _noise(module)]
 
     def put_back() -> None:
-        _put_back(attributes)
+        held.put_back()
         with torch.no_grad():
-            for buffer, value in buffers:
-                if not _same(buffer, value):
-                    buffer.copy_(value)
+            for weight in weights:
+                weight()
     try:
-        model.eval()
+        for module, _ in training:  # not by `eval`, where some write to their parameters
+            module.training = False
         with torch.no_grad(), same_random(), _uncompiled():
             yield put_back
     finally:
         for handle in handles:
             handle.remove()
+        for each, were in hooks:
+            if list(each) != list(were):
+                each.clear()
+                each.update(were)
         put_back()
-        for each, mode in training:
-            each.training = mode
+        for module, mode in training:
+            module.training = mode
+
+
+def _hooks(module: torch.nn.Module) -> List[Dict[Any, Any]]:
+    return [hooks for name, hooks in vars(module).items() if "_hooks" in name and isinstance(hooks, dict)]
+
+
+def _weight(p: torch.nn.Parameter, written: Mapping[torch.Tensor, torch.Tensor]) -> Callable[[], None]:
+    """What puts a parameter's memory in its place again."""
+    data, grad, wants = p.data, p.grad, p.requires_grad
+
+    def put_back() -> None:
+        if p.grad is not grad or p.requires_grad != wants:
+            p.grad = grad
+            p.requires_grad_(wants)
+        if not _is_at(p, data):
+            p.data = data
+        if p in written and not is_same(p, written[p]):
+            p.copy_(written[p])
+    return put_back
+
+
+def _is_at(p: torch.Tensor, data: torch.Tensor) -> bool:
+    if type(p.data) is not torch.Tensor or p.layout is not torch.strided:
+        return True
+    return (p.shape, p.dtype, p.data_ptr()) == (data.shape, data.dtype, data.data_ptr())
+
+
+@contextlib.contextmanager
+def writing(model: torch.nn.Module, written: Dict[torch.Tensor, torch.Tensor]) -> Iterator[None]:
+    """`written` gets the parameters that a module writes to, of its own, while it runs within, and what they were.
+    Beside them there is memory for the parameters of the modules that are running."""
+    running: List[List[Tuple[torch.Tensor, torch.Tensor, torch.Tensor]]] = []
+
+    def enter(module: torch.nn.Module, _: Any) -> None:
+        running.append([(p, p.data, p.detach().clone()) for p in module.parameters(False)
+                        if is_wide(p) and not p.is_meta])
+
+    def leave(*_: Any) -> None:
+        written.update((p, value) for p, data, value in running.pop() if p not in written and not is_same(data, value))
+    handles = [handle for module in model.modules() if any(True for _ in module.parameters(False)) for handle in (
+        module.register_forward_pre_hook(enter, prepend=True), module.register_forward_hook(leave, always_call=True))]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextlib.contextmanager
@@ -71,41 +122,6 @@ def is_wide(x: torch.Tensor) -> bool:
     return x.layout is torch.strided and x.dtype.itemsize > 1
 
 
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Bit by bit, but for NaNs, which differ from themselves and are then written once more."""
-    return a.shape == b.shape and a.layout is torch.strided and torch.equal(a, b)
-
-
-def _attributes(module: torch.nn.Module) -> Tuple[Dict[str, Any], _Held]:
-    """What is there, and of containers what is in them, at any depth: caches are kept in both."""
-    values = {name: value for name, value in vars(module).items() if name != "training" and "_hooks" not in name}
-    held: _Held = []
-    _hold(list(values.values()), held, set())
-    return values, held
-
-
-def _hold(values: List[Any], held: _Held, seen: Set[int]) -> None:
-    for value in values:
-        if type(value) in _CONTAINERS and id(value) not in seen:
-            seen.add(id(value))
-            held.append((value, copy.copy(value)))
-            _hold(list(value.values() if isinstance(value, dict) else value), held, seen)
-
-
-def _put_back(attributes: List[Tuple[torch.nn.Module, Tuple[Dict[str, Any], _Held]]]) -> None:
-    for module, (were, held) in attributes:
-        there = vars(module)
-        for name in [name for name in there if name not in were and name != "training" and "_hooks" not in name]:
-            del there[name]
-        there.update(were)
-        for value, inside in held:
-            if isinstance(value, list):
-                value[:] = inside
-            else:
-                value.clear()
-                (value.extend if isinstance(value, collections.deque) else value.update)(inside)
-
-
 def _noise(module: torch.nn.Module) -> List[Any]:
     """While the module runs its own parameters that are as zero hold noise, the same in every call."""
     zero = [(at, name) for at, (name, p) in enumerate(module.named_parameters(recurse=False)) if is_nothing(p)]
@@ -118,7 +134,7 @@ def _noise(module: torch.nn.Module) -> List[Any]:
         were.append([(p, p.data) for p in gates])
         for (at, _), p in zip(zero, gates):
             draw = torch.Generator().manual_seed(at)
-            p.data = (torch.randn(p.shape, generator=draw) * 0.1).to(p.device, p.dtype)
+            p.data = (torch.randn(p.shape, generator=draw, device="cpu") * 0.1).to(p.device, p.dtype)
 
     def leave(*_: Any) -> None:
         for gate, value in were.pop():

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from ..key_mask import of_scores
 from .exploration import Module
 from .flow import Attention, argument_names, as_argument
+from .held import Held
 from .probe import Run, called
 from .rows import words_of
 from .trees import fresh, tensors_of
@@ -60,8 +61,10 @@ def note_numbering(model: torch.nn.Module, args: Any, kwargs: Mapping[str, Any],
     def watch(name: str, module: torch.nn.Module) -> None:
         def enter(_: Any, given: Any, named: Any) -> None:
             handle.remove()  # once, and not when it runs by itself
+            held = Held(module, given, named)
             each = (_alone(module, given, named, modules[name], n) for n in sorted(rows[name]))
             modules[name].alone = next(filter(None, each), "")
+            held.put_back()
         handle = module.register_forward_pre_hook(enter, with_kwargs=True)
         handles.append(handle)
     try:

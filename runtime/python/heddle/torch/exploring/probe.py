@@ -81,9 +81,9 @@ def _extent(part: Part, dim: str) -> int:
 
 def _rows(size: int, part: Part, dim: str, lo: int, hi: int) -> torch.Tensor:
     """Of an axis, those where the dim is within."""
-    inside = torch.arange(part.length).reshape(part.extents)
+    inside = torch.arange(part.length, device="cpu").reshape(part.extents)
     picked = inside.narrow(part.dims.index(dim), lo, hi - lo).reshape(-1) + part.begin
-    return torch.zeros(size, dtype=torch.bool).index_fill_(0, picked, True)
+    return torch.zeros(size, dtype=torch.bool, device="cpu").index_fill_(0, picked, True)
 
 
 class Probe:
@@ -117,6 +117,8 @@ class Probe:
         if not seen[last][1] and not bool(seen[last][0][0]):  # else it mixes, whatever the other rows do
             seen.update((row, self._seen(row)) for row in {0, self.extent // 2} - {last})
         if not any(bool(rows.any()) for rows, _ in seen.values()) and not any(more for _, more in seen.values()):
+            if self.whole and not any(bool(y.isfinite().any()) for y in self.whole.values()):
+                return Finding("unknown", "its results are NaNs or infinite, of which no change can be seen")
             return Finding("table", "no row that it takes changes what it returns")
         return self._told(seen)
 
@@ -173,14 +175,14 @@ class Probe:
             picked = rows.nonzero().flatten()
             other = x.index_select(at, (picked + 1) % x.shape[at])
             return x.index_copy(at, picked, other)
-        noise = torch.randn(x.shape, generator=self.draw).to(x.device, x.dtype)
+        noise = torch.randn(x.shape, generator=self.draw, device="cpu").to(x.device, x.dtype)
         size = max(float(x.detach().abs().float().mean()), 0.1) * 3
         shape = [x.shape[axis] if axis == at else 1 for axis in range(x.dim())]
         return torch.where(rows.reshape(shape), x + noise * size, x)
 
     def _seen(self, row: int) -> Tuple[torch.Tensor, bool]:
         """Which rows of the results are others, and whether anything without the dim is."""
-        rows, beside = torch.zeros(self.extent, dtype=torch.bool), False
+        rows, beside = torch.zeros(self.extent, dtype=torch.bool, device="cpu"), False
         out = self.run(self._each(self._noisy, row, row + 1))
         for name, y in self.whole.items():
             differs = _differs(y, out[name], self.least)
@@ -295,7 +297,7 @@ def _away(seen: Seen) -> List[int]:
 
 def _differs(a: torch.Tensor, b: torch.Tensor, within: float) -> torch.Tensor:
     if a.shape != b.shape:
-        return torch.ones(a.shape, dtype=torch.bool)
+        return torch.ones(a.shape, dtype=torch.bool, device=a.device)
     if not (a.is_floating_point() or a.is_complex()):
         return a != b
     finite = a.abs().nan_to_num(0, 0, 0)
@@ -336,8 +338,8 @@ def called(module: torch.nn.Module, args: Any, kwargs: Any, dtype: Optional[torc
     def run(change: Callable[[str, torch.Tensor], torch.Tensor]) -> Tensors:
         seeded()
         with converted(module, dtype) if dtype else contextlib.nullcontext():
-            given = (in_dtype(args, dtype), in_dtype(kwargs, dtype)) if dtype else (args, kwargs)
-            given = fresh(module, *given, change)
+            wide = (lambda name, x: change(name, in_dtype(x, dtype))) if dtype else change
+            given = fresh(module, args, kwargs, wide)
             out = module(*given[0], **given[1])
             return {name: y.clone() for name, y in tensors_of(out).items()}
     return run

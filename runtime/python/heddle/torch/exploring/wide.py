@@ -7,7 +7,7 @@ from typing import Any, Iterator, Optional, Tuple
 import torch
 
 from .kept import kept
-from .trees import fresh, replaced, tensors_of
+from .trees import fresh, tensors_of
 
 HALF = torch.float16, torch.bfloat16
 
@@ -23,8 +23,8 @@ def widened(model: torch.nn.Module, args: Any, kwargs: Any) -> Iterator[Tuple[An
             trial = contextlib.ExitStack()
             try:
                 trial.enter_context(converted(model, torch.float32))
-                wide = in_dtype(args, torch.float32), in_dtype(kwargs, torch.float32)
-                with kept(model):
+                wide = fresh(model, args, kwargs, lambda _, x: in_dtype(x, torch.float32))
+                with kept(model, *wide):
                     once = fresh(model, *wide)
                     model(*once[0], **once[1])
                 given, is_wide = wide, True
@@ -59,10 +59,8 @@ def converted(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
             setattr(each, name, x)
 
 
-def in_dtype(value: Any, dtype: torch.dtype) -> Any:
-    def changed(_: str, x: torch.Tensor) -> torch.Tensor:
-        return x.detach().to(dtype).requires_grad_(x.requires_grad) if _is_narrow(x, dtype) else x
-    return replaced(value, changed)
+def in_dtype(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return x.detach().to(dtype).requires_grad_(x.requires_grad) if _is_narrow(x, dtype) else x
 
 
 def _is_narrow(x: torch.Tensor, dtype: torch.dtype) -> bool:

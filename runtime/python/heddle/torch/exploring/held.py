@@ -1,0 +1,246 @@
+"""What running a model changes beside its parameters, and puts back: attributes, objects, containers, tensors and
+generators of random numbers, at any depth, whoever holds them."""
+from __future__ import annotations
+
+import collections
+import functools
+import random
+import sys
+import types
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import torch
+
+_MOST = 1 << 16  #: objects; what is further is left alone
+_Taken = Tuple[Callable[[], None], Sequence[Any]]  #: what puts an object back, and what is in it
+_LEAVES = (int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device, torch.nn.Parameter,
+           types.ModuleType)
+_DATA = (types.SimpleNamespace, types.FunctionType, functools.partial, collections.UserDict, collections.UserList,
+         torch.nn.Module)  #: have attributes, though their classes are Python's or torch's
+#: kinds of containers, whatever classes are made of them
+BASES: Tuple[Any, ...] = (collections.OrderedDict, dict, list, bytearray, set, collections.deque)
+#: packages whose objects are no data: locks, files, communicators
+_OTHERS = {"heddle", "torch", "logging", "threading", "multiprocessing", "concurrent", "asyncio", "importlib",
+           "weakref", "socket", "io", "_io", "ctypes", "tqdm"}
+
+
+class Held:
+    """The state of `roots`, and of all that they reach. A module's own hooks and mode are not in it."""
+
+    def __init__(self, *roots: Any):
+        modules = [module for root in roots if isinstance(root, torch.nn.Module) for module in root.modules()]
+        self._weights = {_memory(p) for module in modules for p in module.parameters(False)} - {0}
+        classes = {kind: None for module in modules for kind in type(module).__mro__ if not _is_other(kind)}
+        found: List[Any] = [*modules, *roots, *map(_OfClass, classes)]
+        self._seen: Dict[int, Any] = {}  # kept, so that numbers are of these
+        self._taken: List[Callable[[], None]] = []
+        while found and len(self._seen) < _MOST:
+            value = found.pop()
+            if isinstance(value, _LEAVES) or id(value) in self._seen:
+                continue
+            self._seen[id(value)] = value
+            try:
+                taken = list(self._of(value))
+            except Exception:  # whatever an object is
+                continue
+            for put_back, parts in taken:
+                self._taken.append(put_back)
+                found += (part for part in parts if not isinstance(part, _LEAVES))
+
+    def put_back(self) -> None:
+        with torch.no_grad():
+            for put_back in self._taken:
+                put_back()
+
+    def _of(self, value: Any) -> Iterator[_Taken]:
+        if isinstance(value, torch.Tensor):
+            if not value.is_meta and _memory(value) not in self._weights:
+                yield _tensor(value), ()
+        elif isinstance(value, _OfClass):
+            yield value.put_back, list(value.were.values())
+        else:
+            yield _nothing, _inside(value)
+            for taken in (_container(value), _array(value), _numbers(value)):
+                if taken is not None:
+                    yield taken
+            if isinstance(value, _DATA) or not any(map(_is_other, type(value).__mro__[:-1])):
+                yield from _attributes(value)
+
+
+def _nothing() -> None:
+    """Such an object does not change; what is in it may."""
+
+
+def _is_other(kind: type) -> bool:
+    """Is it a class of no data, of Python or of torch?"""
+    return kind is object or kind.__module__.partition(".")[0] in _OTHERS
+
+
+def _memory(x: torch.Tensor) -> int:
+    try:
+        return x.untyped_storage().data_ptr()
+    except Exception:  # of a kind without memory of its own
+        return 0
+
+
+def _inside(value: Any) -> Sequence[Any]:
+    if isinstance(value, functools.partial):
+        return value.func, *value.args, *value.keywords.values()
+    if isinstance(value, (types.MethodType, types.BuiltinFunctionType)):
+        return value.__self__, getattr(value, "__func__", None)
+    if isinstance(value, types.FunctionType):
+        return value.__closure__ or ()
+    return tuple(value) if isinstance(value, (tuple, frozenset)) else ()
+
+
+def _tensor(x: torch.Tensor) -> Callable[[], None]:
+    data, value, wants, is_leaf = x.data, x.detach().clone(), x.requires_grad, x.is_leaf
+    grad = x.grad if is_leaf else None
+
+    def put_back() -> None:
+        if is_leaf and (x.grad is not grad or x.requires_grad != wants):
+            x.grad = grad
+            x.requires_grad_(wants)
+        if x.layout is torch.strided and (x.shape, x.data_ptr()) != (data.shape, data.data_ptr()):
+            x.data = data
+        if not is_same(x, value):
+            with torch.inference_mode(x.is_inference()), torch.no_grad():
+                x.copy_(value)
+    return put_back
+
+
+def is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Bit by bit, but for NaNs, which differ from themselves and are then written once more."""
+    return a.shape == b.shape and a.layout is torch.strided and torch.equal(a, b)
+
+
+def _container(value: Any) -> Optional[_Taken]:
+    """By what all of its kind have, whatever it makes of it itself."""
+    base = next((base for base in BASES if isinstance(value, base)), None)
+    if base is None:
+        return _cell(value) if isinstance(value, types.CellType) else None
+    if issubclass(base, dict):
+        return _pairs(value, base)
+    parts = list(base.__iter__(value))
+
+    def put_back() -> None:
+        if not _is_each(list(base.__iter__(value)), parts):
+            if base in (list, bytearray):
+                base.__setitem__(value, slice(None), parts)
+            else:
+                base.clear(value)
+                (base.update if base is set else base.extend)(value, parts)
+    return put_back, parts
+
+
+def _pairs(value: Any, base: Any) -> _Taken:
+    keys, parts = list(base.keys(value)), list(base.values(value))
+
+    def put_back() -> None:
+        if not _is_each([*base.keys(value), *base.values(value)], [*keys, *parts]):
+            base.clear(value)
+            base.update(value, zip(keys, parts))
+    return put_back, [*keys, *parts]
+
+
+def _is_each(now: Sequence[Any], were: Sequence[Any]) -> bool:
+    return len(now) == len(were) and all(a is b for a, b in zip(now, were))
+
+
+def _cell(cell: Any) -> Optional[_Taken]:
+    """What a function within a function shares with it."""
+    try:
+        inside = cell.cell_contents
+    except ValueError:  # it is empty
+        return None
+
+    def put_back() -> None:
+        cell.cell_contents = inside
+    return put_back, (inside,)
+
+
+def _array(value: Any) -> Optional[_Taken]:
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.ndarray) or not value.flags.writeable:
+        return None
+    was = value.copy()
+    return functools.partial(numpy.copyto, value, was), list(was.flat) if was.dtype == object else ()
+
+
+def _numbers(value: Any) -> Optional[_Taken]:
+    """Of a generator of random numbers."""
+    numpy = sys.modules.get("numpy")
+    if isinstance(value, torch.Generator):
+        return functools.partial(value.set_state, value.get_state()), ()
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+        return functools.partial(value.setstate, value.getstate()), ()
+    if numpy is not None and isinstance(value, numpy.random.RandomState):
+        return functools.partial(value.set_state, value.get_state()), ()
+    if numpy is not None and isinstance(value, numpy.random.Generator):
+        return functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state), ()
+    return None
+
+
+def _attributes(value: Any) -> Iterator[_Taken]:
+    there = getattr(value, "__dict__", None)
+    if type(there) is dict:
+        yield _named(there, isinstance(value, torch.nn.Module))
+    for slot in slots_of(type(value)):
+        yield _slot(slot, value)
+
+
+def slots_of(kind: type) -> List[Any]:
+    return [slot for each in kind.__mro__ if "__slots__" in vars(each) for slot in vars(each).values()
+            if isinstance(slot, types.MemberDescriptorType)]
+
+
+def inside_of(slot: Any, value: Any) -> List[Any]:
+    try:
+        return [slot.__get__(value)]
+    except AttributeError:  # nothing is there
+        return []
+
+
+def _named(there: Dict[str, Any], is_module: bool) -> _Taken:
+    def now() -> Dict[str, Any]:
+        return {name: part for name, part in there.items()
+                if not is_module or name != "training" and "_hooks" not in name}
+    were = now()
+
+    def put_back() -> None:
+        for name in [name for name in now() if name not in were]:
+            del there[name]
+        there.update((name, part) for name, part in were.items() if there.get(name, there) is not part)
+    return put_back, list(were.values())
+
+
+def _slot(slot: Any, value: Any) -> _Taken:
+    were = inside_of(slot, value)
+
+    def put_back() -> None:
+        now = inside_of(slot, value)
+        if were and not _is_each(now, were):
+            slot.__set__(value, were[0])
+        elif now and not were:
+            slot.__delete__(value)
+    return put_back, were
+
+
+class _OfClass:
+    """Attributes of a class that are no functions."""
+
+    def __init__(self, kind: type):
+        self.kind, self.were = kind, _of_class(kind)
+
+    def put_back(self) -> None:
+        now = _of_class(self.kind)
+        for name in [name for name in now if name not in self.were]:
+            delattr(self.kind, name)
+        for name, part in self.were.items():
+            if now.get(name, self) is not part:
+                setattr(self.kind, name, part)
+
+
+def _of_class(kind: type) -> Dict[str, Any]:
+    return {name: part for name, part in vars(kind).items() if not name.startswith("__") and not isinstance(
+        part, (types.FunctionType, property, staticmethod, classmethod, types.MemberDescriptorType))}

@@ -1,0 +1,223 @@
+"""What a forward writes to, in the model or in what the caller gives, is after exploring as it was before."""
+import collections
+import copy
+import dataclasses
+import functools
+import random
+import types
+
+import numpy
+import pytest
+import torch
+
+import heddle
+import heddle.torch as ht
+
+torch.set_num_threads(1)
+WIDTH = 8
+
+
+class Attending(torch.nn.Module):
+    """With a state, which `touch` changes."""
+
+    def __init__(self, state):
+        super().__init__()
+        self.qkv, self.last, self.state = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH), state
+
+    def forward(self, x):
+        TOUCH[type(self.state)](self, x)
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        return x + self.last(torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class Model(torch.nn.Module):
+    def __init__(self, block):
+        super().__init__()
+        self.blocks, self.last = torch.nn.ModuleList([block]), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+class Counting:
+    def __init__(self):
+        self.seen, self.count, self.sums = [], 0, torch.zeros(2)
+
+
+class Slotted:
+    __slots__ = ("seen", "count", "sums")
+    __init__ = Counting.__init__
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    seen: list = dataclasses.field(default_factory=list)
+
+
+class Listing(list):
+    pass
+
+
+class Ordered(collections.OrderedDict):
+    pass
+
+
+def counting(module, _):
+    module.state.seen.append(1)
+    module.state.sums += 1
+    module.state.count += 1
+
+
+def counter():
+    count, seen = 0, []
+
+    def count_one(add=True):
+        nonlocal count
+        if add:
+            count += 1
+            seen.append(1)
+        return count, len(seen)
+    return count_one
+
+
+#: what a forward does to a state of that type
+TOUCH = {
+    type(None): lambda *_: None,
+    Counting: counting, Slotted: counting,
+    types.SimpleNamespace: counting,
+    Frozen: lambda module, x: module.state.seen.append(x),
+    list: lambda module, x: module.state[0].add_(1),
+    Listing: lambda module, x: module.state.append(x),
+    tuple: lambda module, x: (module.state[0].append(x), module.state[1].add(x.shape[1])),
+    dict: lambda module, x: module.state.setdefault(x.shape[1], [0]).append(x),
+    Ordered: lambda module, x: (module.state.move_to_end("a"), module.state.update({"b": x})),
+    collections.UserDict: lambda module, x: module.state.update({x.shape[1]: x}),
+    collections.Counter: lambda module, x: module.state.update([x.shape[1]]),
+    collections.deque: lambda module, x: module.state.append(x.shape[1]),
+    bytearray: lambda module, x: module.state.extend(b"x"),
+    torch.Tensor: lambda module, x: setattr(module.state, "data", module.state.new_full((x.shape[1],), 3.0)),
+    numpy.ndarray: lambda module, x: numpy.add(module.state, 1, out=module.state),
+    torch.Generator: lambda module, x: torch.rand(1, generator=module.state),
+    numpy.random.Generator: lambda module, x: module.state.random(),
+    numpy.random.RandomState: lambda module, x: module.state.rand(),
+    random.Random: lambda module, x: module.state.random(),
+    types.FunctionType: lambda module, x: module.state(),
+    functools.partial: lambda module, x: module.state(x),
+    types.BuiltinMethodType: lambda module, x: module.state(x),
+    str: lambda module, x: WRITES[module.state](module, x),
+}
+
+
+def grow(module, x):
+    """A table of angles, for as many rows as there ever were."""
+    if len(module.table) < x.shape[1]:
+        module.table = torch.arange(x.shape[1]) * 1.0
+
+
+#: what a forward writes to in the module itself
+WRITES = {
+    "a table": grow,
+    "a buffer": lambda module, x: module.buffer.add_(1),
+    "a buffer's memory": lambda module, x: setattr(module.buffer, "data", torch.ones(x.shape[1])),
+    "a longer buffer": lambda module, x: module.buffer.resize_(x.shape[1] + 9),
+    "a parameter": lambda module, x: module.weight.add_(1),
+    "a parameter's data": lambda module, x: module.weight.data.add_(1),
+    "a parameter's memory": lambda module, x: setattr(module.weight, "data", module.weight.data + 1),
+    "both": lambda module, x: (module.weight.data.add_(1), setattr(module.weight, "data", module.weight.data + 1)),
+    "a gradient": lambda module, x: setattr(module.weight, "grad", torch.ones(2)),
+    "whether there is one": lambda module, x: module.weight.requires_grad_(False),
+    "a mode": lambda module, x: module.last.train(not module.last.training),
+    "a new module": lambda module, x: setattr(module, "more", torch.nn.Linear(2, 2)),
+    "a new buffer": lambda module, x: module.register_buffer("more", torch.ones(2)),
+    "a hook": lambda module, x: module.last.register_forward_hook(lambda *_: None),
+    "a hidden module": lambda module, x: module.hidden[0](x.flatten(0, 1)),
+    "its class": lambda module, x: (Written.rows.append(x), setattr(Written, "calls", Written.calls + 1)),
+}
+
+
+class Written(Attending):
+    rows, calls = [], 0
+
+    def __init__(self, state):
+        super().__init__(state)
+        self.weight, self.table = torch.nn.Parameter(torch.ones(2)), torch.ones(1)
+        self.register_buffer("buffer", torch.zeros(2))
+        self.hidden = [torch.nn.BatchNorm1d(WIDTH)]
+
+
+def shown(value):
+    """All that can be told of a state."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().tolist(), value.requires_grad, value.is_leaf and shown(value.grad)
+    if isinstance(value, torch.nn.Module):
+        return [(name, sorted(vars(each)), each.training, len(each._forward_hooks), getattr(each, "rows", 0), getattr(
+            each, "calls", 0), [shown(x) for x in (*each.parameters(False), *each.buffers(False))], shown(
+                [part for key, part in vars(each).items() if key in ("state", "table", "hidden")]))
+                for name, each in value.named_modules()]
+    if isinstance(value, torch.Generator):
+        return value.get_state().tolist()
+    if isinstance(value, numpy.random.Generator):
+        return str(value.bit_generator.state)
+    if isinstance(value, (random.Random, numpy.random.RandomState)):
+        return str(value.getstate() if isinstance(value, random.Random) else value.get_state())
+    if isinstance(value, types.FunctionType):
+        return value(False)
+    if isinstance(value, (Counting, Slotted, types.SimpleNamespace)):
+        return shown([value.seen, value.count, value.sums])
+    if isinstance(value, (functools.partial, types.BuiltinMethodType, Frozen)):
+        return shown(value.args[0] if hasattr(value, "args") else getattr(value, "__self__", None) or [0] * len(
+            getattr(value, "seen", ())))
+    if isinstance(value, (tuple, list)):
+        return [shown(part) for part in value]
+    if isinstance(value, collections.UserDict) or isinstance(value, dict):
+        return [(key, shown(part)) for key, part in value.items()]
+    return copy.copy(value) if isinstance(value, collections.deque) else repr(value)
+
+
+STATES = {
+    "an object": Counting, "slots": Slotted, "a frozen one": Frozen, "a kind of list": Listing, "deque":
+    lambda: collections.deque([1], 4), "a namespace": lambda: types.SimpleNamespace(**vars(Counting())),
+    "a tensor in a list": lambda: [torch.zeros(3)], "a dict of states": dict, "in a tuple": lambda: ([], {1}),
+    "an order": lambda: Ordered(a=1, b=2), "a dict": collections.UserDict, "counts": collections.Counter,
+    "bytes": lambda: bytearray(b"ab"), "a tensor": lambda: torch.zeros(3), "an array": lambda: numpy.zeros(3),
+    "torch's numbers": torch.Generator, "numpy's numbers": lambda: numpy.random.default_rng(1),
+    "numpy's older ones": lambda: numpy.random.RandomState(1), "python's numbers": lambda: random.Random(1),
+    "a function": counter, "a part of one": lambda: functools.partial(list.append, []), "a method": lambda: [].append,
+    **{words: functools.partial(str, words) for words in WRITES},
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_what_a_module_keeps(name):
+    torch.manual_seed(0)
+    state = STATES[name]()
+    model = Model((Written if isinstance(state, str) else Attending)(state))
+    model.blocks[0].qkv.eval()
+    memory, before = [p.data_ptr() for p in model.parameters()], shown(model)
+    found = ht.explore(model, torch.randn(2, 5, WIDTH))
+    assert found["blocks.0"].mixed == ("s",) and found["blocks.0.qkv"].is_block is False, found
+    assert [p.data_ptr() for p in model.parameters()] == memory
+    assert shown(model) == before
+
+
+class Merging(Attending):
+    """In eval mode a second product is in the weights of the first one."""
+
+    merged = False
+
+    def train(self, mode=True):
+        super().train(mode)
+        if mode == self.merged:
+            self.last.weight.data += -1 if mode else 1
+            self.merged = not mode
+        return self
+
+
+def test_weights_that_a_mode_merges():
+    torch.manual_seed(0)
+    model = Model(Merging(None))
+    before = shown(model)
+    ht.explore(model, torch.randn(2, 5, WIDTH))
+    assert shown(model) == before and model.blocks[0].training
