@@ -16,7 +16,7 @@ run() {
 }
 size_of() { # sequence dims of a model, made small
     case $1 in
-    *axial*) echo t=5,h=9,w=7 ;;
+    *axial-3d.yaml) echo t=5,h=9,w=7 ;;
     *) grep -q ' t: {' "$1" && echo t=7,s=45 || echo s=301 ;;
     esac
 }
