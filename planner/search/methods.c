@@ -105,7 +105,7 @@ heddle_status hd_search_methods(hd_search *s, const char *methods)
     for (int k = 0; k < s->m->nstages; k++) {
         s->mixes[k] = hd_model_stage_mixes(&s->m->stage[k]);
     }
-    methods = methods != NULL ? methods : "*=local";
+    methods = methods != NULL ? methods : s->pricer.machine != NULL ? "" : "*=local";
     while (*methods != '\0') {
         request r;
         HD_TRY(read_request(&r, methods, &methods));

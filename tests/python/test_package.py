@@ -185,6 +185,9 @@ def test_a_plan_on_a_machine_says_what_it_takes():
     parts = [part.predicted_s for part in (*schedule.stages, *schedule.edges)]
     assert schedule.value == schedule.predicted_s and abs(sum(parts) - schedule.value) <= 1e-9 * schedule.value
     assert 0 < schedule.lower_bound <= schedule.value <= schedule.runner_up
+    assert heddle.plan("hunyuanvideo", ranks=16, machine=machine, epilogue="any").value == schedule.value
+    whole = heddle.plan("hunyuanvideo", ranks=16, machine=machine, epilogue="any", methods="*=local")
+    assert whole.value > 2 * schedule.value and {stage.method for stage in whole.stages} == {"local"}
     fixed = heddle.plan("hunyuanvideo", "[sp=16]", **given)
     assert schedule.value < fixed.value and fixed.mesh == "[sp=16]"
     ring = heddle.plan("hunyuanvideo", "[sp=16]", force="attn=s@sp/ring", **given)

@@ -84,6 +84,7 @@ HD_CASE(finds_the_best_below_any_bound)
             make_model("bf16", models[i].dims, "b, t, h, w, c", models[i].order, models[i].repeat, 16, "");
         heddle_plan_options_init(&o);
         o.machine = machine;
+        o.methods = "*=local";
         o.epilogue = "any";
         o.backward = models[i].backward;
         for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
@@ -153,6 +154,7 @@ HD_CASE(plans_of_hours_are_found)
     heddle_plan_options_init(&o);
     HD_OK(heddle_machine_load(&machine, "8x8xh100-nvlink+ib400"));
     o.machine = machine;
+    o.methods = "*=local";
     o.epilogue = "any";
     for (int repeat = 1; repeat < 9; repeat++) {
         heddle_model *model =

@@ -165,6 +165,30 @@ HD_CASE(leaves_whole_dims_only_for_work)
     heddle_model_destroy(model);
 }
 
+/* Without a machine stages are local where nothing is asked for; with one they run by whatever takes least. */
+HD_CASE(the_default_is_local_without_a_machine)
+{
+    heddle_machine *machine = NULL;
+    heddle_model *model =
+        attention_model("b: {size: 1, role: batch}, s: 65536, c: {size: 512, role: channel}", "b, s, c", "s", 1);
+    HD_OK(heddle_machine_load(&machine, "8xh100-nvlink"));
+    for (int i = 0; i < 2; i++) {
+        heddle_plan_options o;
+        heddle_schedule *by_default = NULL, *as_asked = NULL;
+        heddle_plan_options_init(&o);
+        o.machine = i == 0 ? NULL : machine;
+        HD_OK(heddle_plan_ranks(&by_default, model, 8, &o));
+        assert_int_equal(strcmp(stage_at(by_default, 0).method, "local") == 0, i == 0);
+        o.methods = i == 0 ? "*=local" : "";
+        HD_OK(heddle_plan_ranks(&as_asked, model, 8, &o));
+        assert_true(info_of(by_default).value == info_of(as_asked).value);
+        heddle_schedule_destroy(by_default);
+        heddle_schedule_destroy(as_asked);
+    }
+    heddle_machine_destroy(machine);
+    heddle_model_destroy(model);
+}
+
 /* Two ranks, states as large as half a switch each way: the same bytes by either, and whole fibres win. */
 HD_CASE(prefers_whole_dims_at_equal_cost)
 {

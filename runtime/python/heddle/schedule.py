@@ -138,8 +138,8 @@ def plan(model: ModelLike, mesh: Optional[str] = None, *, ranks: Optional[int] =
          slack_percent: Optional[int] = None, backward: bool = False, max_waste_percent: int = 0) -> Schedule:
     """The best schedule of all. Needs no ranks.
 
-        heddle.plan("stdit3-xl2", "[sp=4]")                                               # the fewest bytes
-        heddle.plan("hunyuanvideo", ranks=16, machine="2x8xh100-nvlink+ib400", methods="")  # the fewest seconds
+        heddle.plan("stdit3-xl2", "[sp=4]")                                   # the fewest bytes
+        heddle.plan("hunyuanvideo", ranks=16, machine="2x8xh100-nvlink+ib400")  # the fewest seconds
 
     model         a preset's name, the path of a model file (docs/formats.md), or its text (of more than one line)
     mesh, ranks   one of them: `[sp=4]`, or so many ranks on whatever mesh of them is best
@@ -153,8 +153,8 @@ def plan(model: ModelLike, mesh: Optional[str] = None, *, ranks: Optional[int] =
     force         `STAGE=LAYOUT/METHOD;...`: these stages run so, whatever it costs
     prologue      layout in which the activation arrives; None: a free choice
     epilogue      layout in which it must end; None: whole on every rank; "any": a free choice
-    methods       `STAGE=METHOD,...`; None: every stage has whole fibres, as a framework's own modules want them;
-                  "": whatever method is best
+    methods       `STAGE=METHOD,...`; "": whatever method is best; None: that with a machine, and without one "*=local":
+                  every stage has whole fibres, as a framework's own modules want them
     The others are those of heddle_plan_options in heddle/planner.h.
 
     InfeasibleError: no schedule fits the memory, the waste, or what is forced; the sentence names the stage, with the

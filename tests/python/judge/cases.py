@@ -98,7 +98,7 @@ class Case:
         self.ways = [self.prices.ways(stage) for stage in self.model.stages]
         while self.model.repeat > 1 and self.walks() > MOST_WALKS:
             self.model.repeat -= 1
-        self.options = {"methods": None if is_local else "", "slack_percent": slack, "backward": self.backward,
+        self.options = {"methods": "*=local" if is_local else "", "slack_percent": slack, "backward": self.backward,
                         "recompute": self.recompute, "epilogue": "any" if is_end_free else None}
         if by_time:
             self.options.update(machine=planned_on(self.machine), training=self.backward)

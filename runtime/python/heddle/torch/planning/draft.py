@@ -96,7 +96,7 @@ class Draft:
     # --- what the planner decides -----------------------------------------------------------------------------------
     def scheduled(self, mesh: str, machine: Optional[MachineLike], sizes: str, method: str,
                   is_mixed: bool = False) -> Schedule:
-        methods = None if self.is_switching and not is_mixed else "" if method == "auto" else f"*={method}"
+        methods = "*=local" if self.is_switching and not is_mixed else "" if method == "auto" else f"*={method}"
         if "b" in self.found.dims and "b=" not in sizes:  # samples are not this mesh's to cut
             sizes = f"b=1,{sizes}" if sizes else "b=1"
         model = self.found.to_yaml()
