@@ -123,10 +123,11 @@ typedef struct heddle_plan_options {
     /* How mixing stages may run: "STAGE=METHOD,..." where STAGE is a stage's name or "*" (all that have the method) and
      * METHOD a method of heddle/attention.h (softmax stages) or heddle/linear_attention.h (linear ones), "local", or
      * "auto": whatever sends the fewest bytes, local where equal; later entries win, stages that none names are auto.
-     * "" is "*=auto". NULL is that with a machine, where the fewest seconds are asked for; without one it is "*=local":
-     * whole fibres in every stage, as callers that run the stages themselves expect them (heddle/session.h). Auto
-     * never takes rsa, and ulysses and usp only where their shares of the heads are even within the slack. A method other than local wants the mixed dim sharded over one mesh axis or
-     * two neighbouring ones, and f32, bf16 or f64; on one rank all are local. */
+     * "" is "*=auto". NULL is that with a machine, whose seconds are asked for; without one it is "*=local": whole
+     * fibres in every stage, as callers that run the stages themselves expect them (heddle/session.h). Auto never
+     * takes rsa, and ulysses and usp only where their shares of the heads are even within the slack. A method other
+     * than local wants the mixed dim sharded over one mesh axis or two neighbouring ones, and f32, bf16 or f64; on one
+     * rank all are local. */
     const char *methods;
     int backward; /* 1: the objective counts forward and backward bytes, else forward alone */
     /* 0: no limit. Else no stage runs in a layout that leaves its busiest rank more than this over an even split;

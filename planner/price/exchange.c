@@ -49,11 +49,6 @@ void hd_price_add_links(hd_price *out, const hd_link_bytes *link, int nlevels)
     }
 }
 
-static void usp_heads(hd_sends *out, const hd_method_group *group, int member, hd_members among)
-{
-    hd_sends_heads(out, group, member, among, group->inner);
-}
-
 static void usp_ring(hd_sends *out, const hd_method_group *group, int member, hd_members among)
 {
     hd_sends_ring(out, group, member, among, group->inner, 1);
@@ -68,15 +63,6 @@ static void take(hd_price *out, int64_t transfer_ps, int64_t hidden_ps)
 {
     out->transfer_ps = hd_add_saturated(out->transfer_ps, transfer_ps);
     out->hidden_ps = hd_add_saturated(out->hidden_ps, hidden_ps);
-}
-
-/* Queries, keys and values go together, results come by themselves; the way back turns both round. */
-static void take_heads(hd_price *out, const hd_share *share, const hd_pricer *p, int spread, const hd_link_bytes *link)
-{
-    double packed = (double)hd_group_packed_heads(&share->group, spread), q = (double)share->group.heads;
-    int64_t there = hd_price_exchange(p, HD_EXCHANGE_ALL_TO_ALL, spread, link, packed / (packed + q));
-    int64_t home = hd_price_exchange(p, HD_EXCHANGE_ALL_TO_ALL, spread, link, q / (packed + q));
-    take(out, hd_add_saturated(there, home), 0);
 }
 
 /* Every hop but the last block's work has a hop beside it. */
@@ -132,6 +118,43 @@ static const hd_link_bytes *links_of(hd_link_bytes *link, const hd_method *metho
     return link;
 }
 
+static void packed(hd_sends *out, const hd_method_group *group, int member, hd_members among)
+{
+    hd_sends_packed(out, group, member, among, group->n);
+}
+
+static void results(hd_sends *out, const hd_method_group *group, int member, hd_members among)
+{
+    hd_sends_results(out, group, member, among, group->n);
+}
+
+static void packed_inside(hd_sends *out, const hd_method_group *group, int member, hd_members among)
+{
+    hd_sends_packed(out, group, member, among, group->inner);
+}
+
+static void results_inside(hd_sends *out, const hd_method_group *group, int member, hd_members among)
+{
+    hd_sends_results(out, group, member, among, group->inner);
+}
+
+/* Queries, keys and values go together, results come by themselves, each at the pace of its own busiest rank; the way
+ * back turns both round. */
+static void take_heads(hd_price *out, const hd_share *share, const hd_pricer *p, const heddle_layout *layout,
+                       int backward)
+{
+    const int is_inside = share->method == &hd_method_usp, spread = hd_group_spread(share->method, &share->group);
+    hd_link_bytes link[HEDDLE_MACHINE_LINKS];
+    void (*const sends[2][2])(hd_sends *, const hd_method_group *, int, hd_members) = {{packed, results},
+                                                                                       {packed_inside, results_inside}};
+    hd_method one = *share->method;
+    for (int i = 0; i < 2; i++) {
+        one.sends = sends[is_inside][i];
+        links_of(link, &one, share, p, layout, backward);
+        take(out, hd_price_exchange(p, HD_EXCHANGE_ALL_TO_ALL, spread, link, 1), 0);
+    }
+}
+
 void hd_price_method(hd_price *out, const hd_share *share, const hd_pricer *p, const heddle_layout *layout,
                      int backward, int64_t attention_ps)
 {
@@ -144,11 +167,10 @@ void hd_price_method(hd_price *out, const hd_share *share, const hd_pricer *p, c
     links_of(link, m, share, p, layout, backward);
     hd_price_add_links(out, link, hd_price_levels(p->machine, p->mesh).count);
     if (m == &hd_method_ulysses) {
-        take_heads(out, share, p, g->n, link);
+        take_heads(out, share, p, layout, backward);
     } else if (m == &hd_method_usp) {
         hd_method one = hd_method_usp;
-        one.sends = usp_heads;
-        take_heads(out, share, p, g->inner, links_of(part, &one, share, p, layout, backward));
+        take_heads(out, share, p, layout, backward);
         one.sends = usp_ring;
         take_ring(out, p, g->n / g->inner, 1, links_of(part, &one, share, p, layout, backward), attention_ps);
     } else if (m == &hd_method_ring || m == &hd_method_rsa) {

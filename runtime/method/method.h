@@ -237,7 +237,10 @@ int64_t hd_group_chunk_rows(const hd_method_group *group, int64_t rows);
 int hd_group_spread(const hd_method *method, const hd_method_group *group);
 
 /* The parts that methods are made of. Messages are counted where something is sent. */
-/* q, k, v packed to the heads' owners and o back, within segments of `spread` members; the reverse in backward. */
+/* q, k, v packed to the heads' owners, o back, and both, within segments of `spread` members; the reverse in
+ * backward. */
+void hd_sends_packed(hd_sends *out, const hd_method_group *group, int member, hd_members among, int spread);
+void hd_sends_results(hd_sends *out, const hd_method_group *group, int member, hd_members among, int spread);
 void hd_sends_heads(hd_sends *out, const hd_method_group *group, int member, hd_members among, int spread);
 /* k and v of a segment of `spread` members through the ring of segments, `turns` transfers of them together (1) or one
  * after the other (2); in backward again, with sums that come home. all_reduce: and go round once more. */

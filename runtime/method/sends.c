@@ -67,32 +67,65 @@ static int full_parts(const hd_method_group *group, int spread, int first, int c
     return (int)hd_larger(0, hd_smaller(first + count, full) - first);
 }
 
-/* My rows go to the heads' owners, their rows of my heads home; what comes is what goes in backward. */
-void hd_sends_heads(hd_sends *out, const hd_method_group *group, int member, hd_members among, int spread)
+/* What a member has of the others of its segment that are among those that are asked for, of one fibre. */
+typedef struct hd_segment {
+    int64_t mine, theirs; /* rows */
+    hd_head_part part, away;
+    int64_t there, home; /* messages to the heads' owners, and to the rows' */
+} hd_segment;
+
+static hd_segment segment_of(const hd_method_group *group, int member, hd_members among, int spread)
 {
-    int first = member / spread * spread;
-    hd_members there = meet(among, first, spread);
-    int here = is_among(there, member);
-    int64_t mine = hd_group_rows(group, member, 1);
-    int64_t theirs = hd_group_rows(group, there.first, there.count) - (here ? mine : 0);
-    hd_head_part part = hd_group_part(group, spread, member - first);
-    hd_head_part away = parts_of(group, spread, there.first - first, there.count);
-    __int128 elem = (__int128)group->width * group->elem_bytes * group->fibres;
-    __int128 lse = group->log_sum_exp ? (__int128)group->real_bytes * group->fibres : 0;
-    away.nq -= here ? part.nq : 0;
-    away.nkv -= here ? part.nkv : 0;
-    int64_t away_messages = mine > 0 ? full_parts(group, spread, there.first - first, there.count) : 0;
-    int64_t home_messages = part.nq > 0 ? hd_group_full(group, there.first, there.count) : 0;
-    away_messages -= here && away_messages > 0 && part.nq > 0;
-    home_messages -= here && home_messages > 0 && mine > 0;
-    __int128 go = elem * ((away.nq + 2 * away.nkv) * mine + part.nq * theirs);
-    __int128 come = elem * (away.nq * mine + (part.nq + 2 * part.nkv) * theirs);
-    out->forward_bytes += go + lse * part.nq * theirs;
-    out->forward_received += come + lse * away.nq * mine;
+    const int first = member / spread * spread;
+    const hd_members there = meet(among, first, spread);
+    const int here = is_among(there, member);
+    hd_segment s = {.mine = hd_group_rows(group, member, 1),
+                    .part = hd_group_part(group, spread, member - first),
+                    .away = parts_of(group, spread, there.first - first, there.count)};
+    s.theirs = hd_group_rows(group, there.first, there.count) - (here ? s.mine : 0);
+    s.away.nq -= here ? s.part.nq : 0;
+    s.away.nkv -= here ? s.part.nkv : 0;
+    s.there = s.mine > 0 ? full_parts(group, spread, there.first - first, there.count) : 0;
+    s.home = s.part.nq > 0 ? hd_group_full(group, there.first, there.count) : 0;
+    s.there -= here && s.there > 0 && s.part.nq > 0;
+    s.home -= here && s.home > 0 && s.mine > 0;
+    return s;
+}
+
+/* My rows go to the heads' owners, theirs come for my heads; what comes is what goes in backward. */
+void hd_sends_packed(hd_sends *out, const hd_method_group *group, int member, hd_members among, int spread)
+{
+    const hd_segment s = segment_of(group, member, among, spread);
+    const __int128 elem = (__int128)group->width * group->elem_bytes * group->fibres;
+    const __int128 go = elem * (s.away.nq + 2 * s.away.nkv) * s.mine;
+    const __int128 come = elem * (s.part.nq + 2 * s.part.nkv) * s.theirs;
+    out->forward_bytes += go;
+    out->forward_received += come;
     out->backward_bytes += come;
     out->backward_received += go;
-    out->forward_messages += away_messages + home_messages * (lse > 0 ? 2 : 1);
-    out->backward_messages += away_messages + home_messages;
+    out->forward_messages += s.there;
+    out->backward_messages += s.home;
+}
+
+/* Their rows of my heads go home, my rows come of theirs. */
+void hd_sends_results(hd_sends *out, const hd_method_group *group, int member, hd_members among, int spread)
+{
+    const hd_segment s = segment_of(group, member, among, spread);
+    const __int128 elem = (__int128)group->width * group->elem_bytes * group->fibres;
+    const __int128 lse = group->log_sum_exp ? (__int128)group->real_bytes * group->fibres : 0;
+    const __int128 go = s.part.nq * s.theirs, come = s.away.nq * s.mine;
+    out->forward_bytes += (elem + lse) * go;
+    out->forward_received += (elem + lse) * come;
+    out->backward_bytes += elem * come;
+    out->backward_received += elem * go;
+    out->forward_messages += s.home * (lse > 0 ? 2 : 1);
+    out->backward_messages += s.there;
+}
+
+void hd_sends_heads(hd_sends *out, const hd_method_group *group, int member, hd_members among, int spread)
+{
+    hd_sends_packed(out, group, member, among, spread);
+    hd_sends_results(out, group, member, among, spread);
 }
 
 /* Blocks: the own one, then those of the ranks before, all but the next one's; sums: of all but the own one. */

@@ -162,7 +162,7 @@ work:
   attention: {f32: {start_s: 1e-6, rates: 1e7}}
   memory: {start_s: 1e-6, rates: 1e9}
 links:
-  bus: {all_to_all: [{ranks: 4, start_s: 1e-6, rates: 1e8}], ring: [{start_s: 1e-6, rates: 1e8}]}
+  bus: {all_to_all: [{ranks: 4, start_s: 1e-6, rates: 1e8}], ring: [{start_s: 1e-6, rates: 9e7}]}
 """
 
 

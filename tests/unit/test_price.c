@@ -1,6 +1,7 @@
 /* What stages, edges and schedules cost on a machine. Bytes against a plain count, seconds against what they may be. */
 #include "case.h"
 #include "draw.h"
+#include "plan_maker.h"
 
 #include "planner/price/price_internal.h"
 
@@ -134,6 +135,23 @@ HD_CASE(idle_heads_are_priced)
     assert_true((double)idle.compute_ps > 1.2 * (double)full.compute_ps);
     unmake(&b);
     unmake(&even);
+}
+
+/* One head on three ranks: its owner gets q, k and v of the other two's rows, then sends their results. One exchange
+ * follows the other, so the busiest rank of each counts, not the one that is busiest in both. */
+HD_CASE(uneven_heads_take_two_exchanges)
+{
+    bench b = {.model = make_model("bf16", "b: {size: 1, role: batch}, s: 300, c: {size: 64, role: channel}", "b, s, c",
+                                   "s", 1, 1, "")};
+    HD_OK(heddle_machine_load(&b.machine, "8xh100-nvlink"));
+    HD_OK(heddle_mesh_parse(&b.mesh, "[sp=3]"));
+    b.pricer = (hd_pricer){.model = b.model, .machine = b.machine, .mesh = &b.mesh};
+    const hd_price price = stage_of(&b, 0, "s@sp", &hd_method_ulysses);
+    const double rows = 2 * 100 * 64 * 2; /* the others', in bytes */
+    const double packed_s = hd_machine_exchange_s(b.machine, 0, HD_EXCHANGE_ALL_TO_ALL, 3, 3 * rows);
+    const double results_s = hd_machine_exchange_s(b.machine, 0, HD_EXCHANGE_ALL_TO_ALL, 3, rows);
+    assert_int_equal(price.transfer_ps, hd_price_ps(packed_s) + hd_price_ps(results_s));
+    unmake(&b);
 }
 
 /* An edge's seconds do not fall when a dim grows. */

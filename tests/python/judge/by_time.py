@@ -4,8 +4,7 @@ import math
 from judge.by_bytes import Bytes, methods_of
 from judge.memory import Memory
 from judge.model import BYTES, blocks, volume
-from judge.moved import (Group, Moved, axes_of, edge, groups_of, has_halo, heads_to_and_fro, key_heads,
-                         method_bytes)
+from judge.moved import Moved, axes_of, between_heads, edge, groups_of, has_halo, method_bytes
 
 
 class Rate:
@@ -298,15 +297,20 @@ class Times(Bytes):
         if method == "local":
             return 0
         if method == "ulysses":
-            return self.heads_ps(stage, n, moved)
+            return self.heads_ps(n, between_heads(stage, self.model, self.layouts, layout), is_back)
         if method == "ring":
             return self.ring_ps(n, moved, attention)
         if method == "rsa":  # keys go round, then values
             return self.ring_ps(n, moved, attention, 2)
         if method == "usp":
             inner = self.layouts.grid.axes[axes_of(layout, self.model.dims_of(stage))[1]][1]
-            heads, ring = self.usp_parts(stage, layout, inner, is_back)
-            return self.heads_ps(stage, inner, heads) + self.ring_ps(n // inner, ring, attention)
+            heads = between_heads(stage, self.model, self.layouts, layout, inner)
+            ring = Moved()
+            ring.join(moved)
+            for part in heads:
+                for (a, b), amount in (part.back() if is_back else part).pairs.items():
+                    ring.pairs[a, b] -= amount
+            return self.heads_ps(inner, heads, is_back) + self.ring_ps(n // inner, ring, attention)
         if method == "gather-kv" and has_halo(stage, self.model, layout):
             return machine.slowest_ps("ring", 2, moved)
         if method == "gather-kv":
@@ -321,11 +325,9 @@ class Times(Bytes):
             return hop * math.ceil(math.log2(n))
         return hop * (n - 1) - machine.hidden_ps(attention, hop * (n - 1))
 
-    def heads_ps(self, stage, spread, moved):
-        packed = stage.heads + 2 * sum(key_heads(stage, share) for share in blocks(stage.heads, spread))
-        both = packed + stage.heads
-        return sum(self.machine.slowest_ps("all_to_all", spread, moved, part / both)
-                   for part in (packed, stage.heads))
+    def heads_ps(self, spread, parts, is_back):
+        """One exchange after the other, each as long as its own busiest rank takes."""
+        return sum(self.machine.slowest_ps("all_to_all", spread, part.back() if is_back else part) for part in parts)
 
     def ring_ps(self, ring, moved, attention, turns=1):
         hops = turns * (ring - 1)
@@ -333,19 +335,3 @@ class Times(Bytes):
             return 0
         hop = self.machine.slowest_ps("ring", ring, moved, 1 / hops)
         return hops * (hop - self.machine.hidden_ps(attention / (turns * ring), hop))
-
-    def usp_parts(self, stage, layout, inner, is_back):
-        """What usp sends: between heads, and round the ring."""
-        heads = [Moved(), Moved()]
-        model, unit = self.model, BYTES[self.model.dtype]
-        width = model.channels // stage.heads
-        for group in groups_of(self.layouts, layout, stage):
-            for r in range(0, len(group.members), inner):
-                part = slice(r, r + inner)
-                heads_to_and_fro(*heads, stage, width, Group(group.members[part], group.rows[part], group.fibres),
-                                 unit, 4)
-        every = method_bytes("usp", stage, model, self.layouts, layout)[is_back]
-        ring = Moved()
-        for (a, b), amount in every.pairs.items():
-            ring.add(a, b, amount - heads[is_back].pairs.get((a, b), 0))
-        return heads[is_back], ring

@@ -20,6 +20,10 @@ class Moved:
             out.add(receiver, sender, amount)
         return out
 
+    def join(self, other):
+        for (sender, receiver), amount in other.pairs.items():
+            self.add(sender, receiver, amount)
+
     def busiest(self, side):
         """What the rank that sends (side 0) or receives (1) most does."""
         sums = {}
@@ -89,18 +93,20 @@ def key_heads(stage, share):
     return len({head // group for head in range(*share)})
 
 
-def heads_to_and_fro(out, back, stage, width, group, unit, real):
-    """Ulysses in one group: q, k, v from rows to heads, the result from heads to rows; and the way back."""
-    shares = blocks(stage.heads, len(group.members))
-    for i, sender in enumerate(group.members):
-        for j, receiver in enumerate(group.members):
-            if i != j:
-                query = group.fibres * width * group.rows[i] * (shares[j][1] - shares[j][0])
-                keys = group.fibres * width * group.rows[i] * key_heads(stage, shares[j]) * 2
-                out.add(sender, receiver, (query + keys) * unit)  # rows of i, heads of j
-                out.add(receiver, sender, query * unit)
-                back.add(sender, receiver, query * unit)
-                back.add(receiver, sender, (query + keys) * unit)
+def between_heads(stage, model, layouts, layout, inner=None):
+    """Ulysses within `inner` members of every group (None: all): q, k, v from rows to heads, then the result from heads
+    to rows. The way back turns both round."""
+    there, home = Moved(), Moved()
+    for group in groups_of(layouts, layout, stage):
+        shares = blocks(stage.heads, inner or len(group.members))
+        for i, sender in enumerate(group.members):
+            for j, share in enumerate(shares):
+                receiver = group.members[i // len(shares) * len(shares) + j]
+                head = group.fibres * (model.channels // stage.heads) * group.rows[i] * BYTES[model.dtype]
+                query = head * (share[1] - share[0])
+                there.add(sender, receiver, query + 2 * head * key_heads(stage, share))  # rows of i, heads of j
+                home.add(receiver, sender, query)
+    return there, home
 
 
 def round_the_ring(out, back, heads, width, members, rows, fibres, unit, real):
@@ -121,11 +127,14 @@ def method_bytes(method, stage, model, layouts, layout):
     unit, real = BYTES[model.dtype], 4
     width = model.channels // stage.heads
     dims, is_halo = model.dims_of(stage), has_halo(stage, model, layout)
+    inner = layouts.grid.axes[axes_of(layout, dims)[1]][1] if method == "usp" else None
+    if method in ("ulysses", "usp"):
+        for part in between_heads(stage, model, layouts, layout, inner):
+            out.join(part)
+            back.join(part.back())
     for group in groups_of(layouts, layout, stage):
         n = len(group.members)
-        if method == "ulysses":
-            heads_to_and_fro(out, back, stage, width, group, unit, real)
-        elif method in ("ring", "rsa"):
+        if method in ("ring", "rsa"):
             round_the_ring(out, back, stage.kv_heads, width, group.members, group.rows, group.fibres, unit, real)
         elif method == "gather-kv":
             for i, j in itertools.permutations(range(n), 2):
@@ -135,17 +144,12 @@ def method_bytes(method, stage, model, layouts, layout):
                 out.add(group.members[i], group.members[j], block * unit)
                 back.add(group.members[j], group.members[i], block * real)
         elif method == "usp":
-            inner = layouts.grid.axes[axes_of(layout, dims)[1]][1]
             shares = blocks(stage.heads, inner)
-            for r in range(n // inner):
-                part = slice(r * inner, (r + 1) * inner)
-                heads_to_and_fro(out, back, stage, width, Group(group.members[part], group.rows[part], group.fibres),
-                                 unit, real)
             for u in range(inner):
                 rows = [sum(group.rows[r * inner:(r + 1) * inner]) for r in range(n // inner)]
                 round_the_ring(out, back, key_heads(stage, shares[u]), width, group.members[u::inner], rows,
                                group.fibres, unit, real)
-        else:
+        elif method != "ulysses":
             states(out, back, method, stage, group, stage.heads * width * width * group.fibres * 4)
     return out, back
 
