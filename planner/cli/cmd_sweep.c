@@ -10,13 +10,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SIZES_BYTES = 256, RANKS_AT_MOST = 1 << 20 };
+enum { SIZES_BYTES = 256, RANKS_AT_MOST = 1 << 20, WORDS = 12 /* of a remark */ };
 
 typedef struct sweep {
     cli_question q;
     cli_range ranks, extents;
     char fixed[SIZES_BYTES], dim[32]; /* of --size: what does not change, and the dim that does; "": none */
     plan_row *row;
+    heddle_schedule *last; /* the plan of the row before, while rows are planned; NULL: none */
     int rows;
 } sweep;
 
@@ -29,10 +30,23 @@ static int refuse_range(const char *option, const char *text)
                            option, CLI_RANGE_POINTS, text);
 }
 
-/* "t=15..120:15,s=405": the part with the dots is swept. */
+/* The entry at *at, "t=15,30,60" of "t=15,30,60,s=405", which ends where the next dim is named; NULL: there is none. */
+static char *next_size(char **at)
+{
+    char *first = *at + strspn(*at, ","), *end = first;
+    do {
+        end += *end == ',';
+        end += strcspn(end, ",");
+    } while (*end == ',' && strcspn(end + 1, "=,") > 0 && end[1 + strcspn(end + 1, "=,")] != '=');
+    *at = *end == ',' ? end + 1 : end;
+    *end = '\0';
+    return *first != '\0' ? first : NULL;
+}
+
+/* "t=15..120:15,s=405": the part with the dots or several numbers is swept. */
 static int read_sizes(sweep *s, const char *sizes)
 {
-    char text[SIZES_BYTES], *rest = NULL;
+    char text[SIZES_BYTES], *rest = text;
     if (sizes == NULL) {
         return CLI_OK;
     }
@@ -40,9 +54,9 @@ static int read_sizes(sweep *s, const char *sizes)
         return cli_usage_error("--size: more than %d characters", SIZES_BYTES - 1);
     }
     snprintf(text, sizeof text, "%s", sizes);
-    for (char *part = strtok_r(text, ",", &rest); part != NULL; part = strtok_r(NULL, ",", &rest)) {
+    for (char *part = next_size(&rest); part != NULL; part = next_size(&rest)) {
         char *value = strchr(part, '=');
-        if (value != NULL && strstr(value, "..") != NULL) {
+        if (value != NULL && (strstr(value, "..") != NULL || strchr(value, ',') != NULL)) {
             *value = '\0';
             if (s->dim[0] != '\0') {
                 return cli_usage_error("--size %s: one dim can be swept, found %s and %s", sizes, s->dim, part);
@@ -79,6 +93,7 @@ static void show_progress(const sweep *s, int all)
 static int plan_point(sweep *s, long long ranks, long long extent)
 {
     plan_row *row = &s->row[s->rows];
+    heddle_schedule *plan = NULL;
     heddle_status st = HEDDLE_OK;
     if (s->dim[0] != '\0') {
         snprintf(row->size, sizeof row->size, "%s=%lld", s->dim, extent);
@@ -89,7 +104,10 @@ static int plan_point(sweep *s, long long ranks, long long extent)
         s->q.ranks = (int)ranks;
         code = code != CLI_OK ? code : cli_fit_machine(&s->q, (int)ranks);
     }
-    code = code != CLI_OK ? code : cli_report(cli_row_of(row, &s->q, &s->q.options, row->size));
+    code = code != CLI_OK ? code : cli_report(cli_row_and_plan(row, &plan, &s->q, &s->q.options, row->size));
+    row->crossover = cli_find_crossover(row->change, sizeof row->change, s->last, plan);
+    heddle_schedule_destroy(s->last);
+    s->last = plan;
     row->ranks = ranks > 0 ? (int)ranks : row->ranks;
     s->rows++;
     return code;
@@ -169,25 +187,6 @@ static int knee(const sweep *s)
     return at;
 }
 
-/* Where the mesh's form, its axes without their sizes, is another than at the point before. */
-static int crosses(const sweep *s, int i)
-{
-    const char *a = i > 0 ? s->row[i - 1].mesh : "", *b = s->row[i].mesh;
-    if (i == 0 || a[0] == '\0' || b[0] == '\0') {
-        return 0;
-    }
-    while (*a != '\0' || *b != '\0') {
-        a += strspn(a, "0123456789");
-        b += strspn(b, "0123456789");
-        if (*a != *b) {
-            return 1;
-        }
-        a += *a != '\0';
-        b += *b != '\0';
-    }
-    return 0;
-}
-
 /* The fastest of the points before with fewer ranks for the same extent, where it is faster than this one; else -1. */
 static int faster_with_fewer(const sweep *s, int i)
 {
@@ -205,10 +204,10 @@ static int faster_with_fewer(const sweep *s, int i)
 /* A word of a list that may take several lines; a dozen are enough, the table has them all. */
 static void print_word(int *column, int n, const char *head, const char *word)
 {
-    if (n > 12) {
+    if (n > WORDS) {
         return;
     }
-    word = n == 12 ? "..." : word;
+    word = n == WORDS ? "..." : word;
     *column = n == 0 ? printf("%s", head) : *column;
     if (*column + 1 + (int)strlen(word) > REPORT_COLUMNS) {
         *column = printf("\n ") - 1;
@@ -216,17 +215,32 @@ static void print_word(int *column, int n, const char *head, const char *word)
     *column += printf(" %s", word);
 }
 
-/* The rows at which other axes win than in the row before, and those that ranks left idle would serve better. */
+/* The rows at which other axes win than in the row before; other methods or layouts, with what they do. */
+static void print_crossovers(const sweep *s)
+{
+    int column = 0, axes = 0, stages = 0;
+    for (int i = 0; i < s->rows; i++) {
+        const plan_row *r = &s->row[i];
+        if (r->crossover == CROSSOVER_AXES) {
+            print_word(&column, axes++, "other axes win at:", r->size[0] != '\0' ? r->size : r->mesh);
+        }
+    }
+    printf("%s", axes > 0 ? "\n" : "");
+    for (int i = 0; i < s->rows && stages <= WORDS; i++) {
+        const plan_row *r = &s->row[i];
+        if (r->crossover == CROSSOVER_STAGES) {
+            printf(stages == 0 ? "other methods or layouts win at:\n" : "");
+            column = printf(stages < WORDS ? "  %s: " : "  ...", r->size[0] != '\0' ? r->size : r->mesh);
+            report_wrap(stdout, stages++ < WORDS ? r->change : "", column, 4, REPORT_COLUMNS);
+            printf("\n");
+        }
+    }
+}
+
+/* The rows that ranks left idle would serve better. */
 static void print_remarks(const sweep *s)
 {
     int column = 0, n = 0;
-    for (int i = 0; i < s->rows; i++) {
-        if (crosses(s, i)) {
-            print_word(&column, n++, "other axes win at:", s->row[i].size[0] != '\0' ? s->row[i].size : s->row[i].mesh);
-        }
-    }
-    printf("%s", n > 0 ? "\n" : "");
-    n = 0;
     for (int i = 0; i < s->rows; i++) {
         const int fewer = faster_with_fewer(s, i);
         char word[64];
@@ -264,6 +278,7 @@ static void print_table(const sweep *s)
     if (at >= 0) {
         printf("knee: %d ranks, the most of which each is worth half of one of the first point\n", s->row[at].ranks);
     }
+    print_crossovers(s);
     print_remarks(s);
 }
 
@@ -288,7 +303,8 @@ static void print_json(const sweep *s, const char *model)
                ", \"bytes_total\": %" PRId64 ", \"memory_bytes_per_rank\": %" PRId64 ", \"efficiency\": ",
                r->time_s, r->time_s * r->ranks, r->sent_max, r->total, r->memory_bytes);
         printf(s->dim[0] == '\0' ? "%.6g" : "null", efficiency(s, r));
-        printf(", \"is_crossover\": %s, \"faster_ranks\": ", crosses(s, i) ? "true" : "false");
+        printf(", \"is_crossover\": %s, ", r->crossover != CROSSOVER_NONE ? "true" : "false");
+        report_json_string("change", r->change, ", \"faster_ranks\": ");
         const int fewer = faster_with_fewer(s, i);
         printf(fewer >= 0 ? "%d}" : "null}", fewer >= 0 ? s->row[fewer].ranks : 0);
     }
@@ -338,6 +354,7 @@ static int run(const cli_arguments *a)
     code = code != CLI_OK ? code : plan_points(s);
     code = code != CLI_OK ? code : print(s);
     cli_ask_end(&s->q);
+    heddle_schedule_destroy(s->last);
     free(s->row);
     free(s);
     return code;
@@ -351,7 +368,8 @@ const cli_action cli_sweep = {
                 "\n"
                 "The best plan for every number of ranks, each over all its meshes, or for every extent of a dim.\n",
     .notes = "gpu-seconds: time x ranks. efficiency: gpu-seconds of the first point / those of this one. knee: the\n"
-             "largest number of ranks with an efficiency of at least 50 %. crossover: where other axes win.\n"
+             "largest number of ranks with an efficiency of at least 50 %. crossover: where other axes,\n"
+             "methods or layouts win than at the point before, which is named.\n"
              "fewer ranks take less time than N (M): those of M ranks do, the rest is better left idle.\n"
              "exit codes: 0 done, 2 bad input, 3 no point has a plan\n",
     .run = run,

@@ -5,7 +5,17 @@
 
 heddle_status cli_row_of(plan_row *out, const cli_question *q, const heddle_plan_options *options, const char *name)
 {
+    heddle_schedule *plan = NULL;
+    const heddle_status st = cli_row_and_plan(out, &plan, q, options, name);
+    heddle_schedule_destroy(plan);
+    return st;
+}
+
+heddle_status cli_row_and_plan(plan_row *out, heddle_schedule **plan, const cli_question *q,
+                               const heddle_plan_options *options, const char *name)
+{
     cli_answer answer;
+    *plan = NULL;
     const heddle_status st = cli_answer_plan(&answer, q, options);
     const schedule_view *v = &answer.view;
     snprintf(out->name, sizeof out->name, "%s", name);
@@ -30,6 +40,8 @@ heddle_status cli_row_of(plan_row *out, const cli_question *q, const heddle_plan
         heddle_ignore(heddle_forecast_link_at(&out->link[i], v->forecast, i));
         out->link[i].name = i < q->on.nlinks ? q->on.link[i] : ""; /* the forecast's own go with it */
     }
+    *plan = answer.schedule;
+    answer.schedule = NULL;
     cli_answer_end(&answer);
     return HEDDLE_OK;
 }

@@ -3,6 +3,7 @@
 #define HD_CLI_ROWS_H
 
 #include "ask.h"
+#include "crossover.h"
 
 enum { ROW_NAME_BYTES = 64 };
 
@@ -11,6 +12,8 @@ typedef struct plan_row {
     char mesh[256];
     char refusal[1024]; /* "": there is a plan */
     char size[96];      /* of a sweep */
+    char change[512];   /* likewise: what its plan does otherwise than that of the row before */
+    cli_crossover crossover;
     int ranks, nlinks;
     heddle_forecast_link link[HEDDLE_MACHINE_LINKS]; /* names are those of the machine */
     int64_t sent_max, total, memory_bytes;
@@ -20,6 +23,9 @@ typedef struct plan_row {
 /* Of the plan by these options, with its name; HEDDLE_OK also where the row says why there is none: infeasible, or too
  * much for the search. */
 heddle_status cli_row_of(plan_row *out, const cli_question *q, const heddle_plan_options *options, const char *name);
+/* With the plan, which the caller destroys; NULL: there is none. */
+heddle_status cli_row_and_plan(plan_row *out, heddle_schedule **plan, const cli_question *q,
+                               const heddle_plan_options *options, const char *name);
 /* Megatron's tensor parallelism: weights and work of every attention and every MLP are split evenly over the ranks.
  * SP gathers the rows before each and reduce-scatters behind it; TP (is_tp) holds all rows everywhere, and all-reduces
  * behind each. `even`: a row whose work is split evenly. */

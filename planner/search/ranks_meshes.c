@@ -60,7 +60,8 @@ heddle_status hd_search_meshes(const heddle_machine_info *machine, int ranks,
     heddle_status st = HEDDLE_OK;
     listing l = {.machine = machine, .fn = fn, .ctx = ctx};
     for (int naxes = 1; st == HEDDLE_OK && naxes <= HEDDLE_MAX_AXES; naxes++) {
-        snprintf(l.mesh.axis[naxes - 1].name, sizeof l.mesh.axis[0].name, "axis%d", naxes - 1);
+        char *name = l.mesh.axis[naxes - 1].name; /* as in refusals; plans have names by what axes do */
+        snprintf(name, sizeof l.mesh.axis[0].name, naxes > 1 ? "sp%d" : "sp", naxes);
         l.mesh.naxes = naxes;
         st = list_from(&l, 0, ranks);
     }

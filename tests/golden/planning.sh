@@ -123,6 +123,11 @@ says "they do not" 3 "bytes; 1073741824 are allowed" compare cogvideox-5b -n 8 $
 says "fewer ranks" 0 "fewer ranks take less time than: 7 (6) 9 (8) 10 (8) 11 (8)" sweep stdit3-xl2 -n 1..16 $two
 says "sweep" 0 "knee: " sweep hunyuanvideo -n 1..8 $two
 says "sweep of extents" 0 "t=30" sweep stdit3-xl2 --size t=15..30:15 --mesh sp=2 $two
+says "extents with commas" 0 "8 t=60 " sweep stdit3-xl2 --size t=15,30,60,s=405 --mesh sp=8 --machine 8xh100-nvlink
+says "two dims with commas" 2 "one dim can be swept, found t and s" sweep stdit3-xl2 --size t=15,30,s=405,90 --mesh sp=8
+says "methods change" 0 "t=30: s.attn by local instead of gather-kv" sweep stdit3-xl2 --size t=15,30,60 --mesh sp=8 --machine 8xh100-nvlink
+says "layouts change" 0 "s.mlp in t@sp instead of s@sp" sweep stdit3-xl2 --size t=105,120 --mesh sp=8 --machine 8xh100-nvlink
+says "a mesh that was searched has names" 0 "on [sp=5] lets it run" compare hunyuanvideo -n 5 $two --methods best,usp
 for bad in 4..1 1..x 0..4 1..99999999 , ''; do
     says "range '$bad'" 2 "wants" sweep hunyuanvideo -n "$bad" $two
 done
@@ -259,6 +264,7 @@ assert rows["best"]["time_s"] == p["time_s"] and "refusal" in rows["lasp"]
 assert abs(rows["ring"]["to_baseline"] - rows["ring"]["time_s"] / rows["ulysses"]["time_s"]) < 1e-4
 w = ask("sweep", "hunyuanvideo", "-n", "1,8,16")
 assert [x["ranks"] for x in w["points"]] == [1, 8, 16] and w["points"][2]["time_s"] == p["time_s"]
+assert all((x["change"] != "") == x["is_crossover"] for x in w["points"]) and w["points"][1]["is_crossover"]
 assert all(x["mesh"] and x["gpu_seconds"] == x["time_s"] * x["ranks"] or x["gpu_seconds"] > 0 for x in w["points"])
 v = ask("volume", "hunyuanvideo", "-n", "16")
 for i, link in enumerate(p["links"]):
