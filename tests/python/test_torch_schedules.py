@@ -326,6 +326,8 @@ def test_a_model_that_is_registered_needs_no_configuration():
         "blocks.1": ht.Gather("output", "b s c", "s")})
     plan = heddle.diffusers.plan(model, "[sp=2]", "ring")
     assert "ring, as asked for" in plan.why and plan.prove(model, **given), str(plan)
+    with pytest.raises(heddle.ArgumentError, match=r"the mesh is \[r=2 u=2\], wanted one axis: \[sp=4\]"):
+        heddle.diffusers.plan(model, "[r=2 u=2]", "ring")  # which parallelize refuses, too
     for kind, asked, words in (
             (heddle.ArgumentError, {}, "Rows has no config.num_attention_heads, by which"),
             (heddle.UnsupportedError, dict(machine="8xh100-nvlink"), "no machine can be asked for Rows")):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import operator
 import os
 import re
 import tempfile
@@ -17,7 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 from .attention import check_saved
 from .comm import Comm
 from .errors import ArgumentError, InfeasibleError, ParseError, UnsupportedError
-from .line import mesh_of
+from .line import axis_of
 from .machine import Machine, MachineLike, machine_of
 from .model import import_config
 from .schedule import Schedule
@@ -78,8 +77,7 @@ def parallelize(model: Any, comm: Comm, method: str = "auto", saved_forwards: in
 def plan(model: Any, mesh: str, method: str = "auto", saved_forwards: int = 1, *,
          machine: Optional[MachineLike] = None, tokens: Optional[int] = None) -> Plan:
     """The plan that `parallelize` takes on such ranks, `[sp=4]`; needs none of them: `plan.prove(model, ...)`."""
-    grid = mesh_of(mesh)
-    size = functools.reduce(operator.mul, (grid.axis[at].size for at in range(grid.naxes)), 1)
+    size = axis_of(mesh)[1]
     on = _machine_of(method, machine, tokens)
     steps, why = _plan_of(_unwrapped(model), _Ranks(mesh, size), method, saved_forwards, on, tokens)
     return Plan(list(steps.items()), why)

@@ -20,6 +20,14 @@ def mesh_of(text: str) -> _abi.heddle_mesh:
     return mesh
 
 
+def axis_of(text: str) -> Tuple[str, int]:
+    """Name and ranks of the only axis of such a mesh, `[sp=4]`."""
+    mesh = mesh_of(text)
+    if mesh.naxes != 1:
+        raise ArgumentError(f"the mesh is {text}, wanted one axis: [sp=4]")
+    return mesh.axis[0].name.decode(), mesh.axis[0].size
+
+
 def layout_text(layout: _abi.heddle_layout, shape: _abi.heddle_shape, mesh: _abi.heddle_mesh) -> str:
     out = ctypes.create_string_buffer(_abi.HEDDLE_LINE_BYTES)
     check(lib.heddle_layout_format(out, len(out), ctypes.byref(layout), ctypes.byref(shape), ctypes.byref(mesh)))

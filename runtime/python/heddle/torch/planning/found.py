@@ -10,7 +10,7 @@ from ... import schedule as planner
 from ..._library import encoded
 from ...attention import check_method, check_saved
 from ...errors import ArgumentError, Error, InfeasibleError, UnsupportedError
-from ...line import mesh_of
+from ...line import axis_of
 from ...machine import MachineLike, machine_of
 from ...schedule import Schedule
 from ..exploring.exploration import Exploration
@@ -37,9 +37,7 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
     if method == "local":
         raise ArgumentError("method is local, which is attention of a rank's rows alone: wanted one of all ranks")
     check_saved("plan", saved_forwards)
-    grid = mesh_of(mesh)
-    if grid.naxes != 1:
-        raise ArgumentError(f"the mesh is {mesh}, wanted one axis: [sp=4]")
+    axis, size = axis_of(mesh)
     if schedule is not None and not isinstance(schedule, Schedule):
         raise ArgumentError(f"the schedule is a {type(schedule).__name__}, wanted one of heddle.plan")
     encoded("sizes", sizes)
@@ -48,7 +46,7 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
     if schedule is not None:
         need_followed(found, schedule)
     _need_known(found, mesh, machine, sizes)
-    search = _Search(found, model, mesh, grid.axis[0].size, method, saved_forwards)
+    search = _Search(found, model, mesh, size, method, saved_forwards)
     plan = search.along(False) if schedule is None and is_near(found) else None
     if schedule is not None and any(stage.method in ("halo", "sums") for stage in schedule.stages):
         plan = search.like(schedule)
@@ -66,7 +64,7 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
     if plan.schedule is None:
         _told(plan, found, model, mesh, machine, sizes, schedule)
     if plan.schedule is not None:
-        plan.why += _uncounted(plan, plan.schedule) + sent_of(found, plan, grid.axis[0].name.decode())
+        plan.why += _uncounted(plan, plan.schedule) + sent_of(found, plan, axis)
     return plan
 
 

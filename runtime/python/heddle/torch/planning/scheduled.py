@@ -7,7 +7,7 @@ import torch
 
 from ... import schedule as planner
 from ...errors import ArgumentError, Error, MismatchError
-from ...line import layout_text, mesh_of
+from ...line import axis_of, layout_text
 from ...machine import MachineLike
 from ...schedule import Schedule
 from ..attending import Attend
@@ -63,10 +63,7 @@ def need_followed(found: Exploration, schedule: Schedule) -> None:
 def schedule_of(found: Exploration, model: torch.nn.Module, plan: Any, mesh: str, machine: Optional[MachineLike],
                 sizes: str) -> Schedule:
     """What the ranks of this plan have in every stage, forced upon the planner."""
-    grid = mesh_of(mesh)
-    if grid.naxes != 1:
-        raise ArgumentError(f"the mesh is {mesh}, wanted one axis: [sp=4]")
-    axis, size = grid.axis[0].name.decode(), grid.axis[0].size
+    axis, size = axis_of(mesh)
     steps, (args, kwargs) = getattr(plan, "steps", plan), found.given
     every = watched(model, steps, args, kwargs, min(max(size, 2), _SEEN_MAX), is_sharp=False)
     error = next((each.error for each in every if each.error is not None
