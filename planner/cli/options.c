@@ -197,6 +197,11 @@ static int refuse(const cli_command *command, int option, const char *text)
         return cli_usage_error("heddle %s: '%s': unknown option; did you mean --%s%s?", command->name, text, near,
                                strcmp(near, "ranks") == 0 ? ", or -n" : "");
     }
+    if (strcmp(text, "--json") == 0 && row_of(command, "output") >= 0) {
+        return cli_usage_error("heddle %s: '--json': what it makes is the file of --output; heddle plan --json prints "
+                               "figures",
+                               command->name);
+    }
     const char *what = option == ':'       ? "this option wants a value"
                        : optopt > CHAR_MAX ? "this option takes no value"
                                            : "unknown option";

@@ -204,7 +204,8 @@ const cli_option cli_options[] = {
      "times of links, as alltoall_perf, all_gather_perf, reduce_scatter_perf, all_reduce_perf and sendrecv_perf print "
      "them, several behind one another too"},
     {"galvatron", "FILE", CLI_TOPO, TEXT, AT(galvatron), NULL, "times of links in Galvatron's JSON (sp_time)"},
-    {"json", NULL, CLI_ASKS | CLI_STAGES | CLI_DIFF | CLI_RUN | BENCHES | CLI_PRESETS | CLI_TOPO | CLI_CALIBRATE, FLAG,
+    {"json", NULL,
+     (CLI_ASKS & ~CLI_DRAW) | CLI_STAGES | CLI_DIFF | CLI_RUN | BENCHES | CLI_PRESETS | CLI_TOPO | CLI_CALIBRATE, FLAG,
      AT(json), NULL, "JSON instead of text"},
     {"help", NULL, ~0U, FLAG, AT(help), NULL, "this text"},
     {NULL},

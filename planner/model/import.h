@@ -16,6 +16,7 @@ typedef enum hd_import_text {
 typedef struct hd_import_class {
     const char *name, *model;
     hd_import_text text_is;
+    int patch;                  /* unless the config has patch_size; 0: it must */
     int vae_frames, vae_pixels; /* that become one of the latent video; 0 frames: a picture */
     int packs;                  /* in_channels are those of so many x so many latent pixels */
     int frames, height, width;  /* usual */

@@ -12,6 +12,7 @@ tiny=$HEDDLE_SOURCE/tests/golden/tiny.yaml
 h100="--machine 2x8xh100-nvlink+ib400"
 
 says "no output" 2 "wants -o FILE, which ends in .svg" "$xl" --mesh sp=4
+says "JSON" 2 "'--json': what it makes is the file of --output" "$xl" --mesh sp=4 --json -o "$folder/a.svg"
 says "another form" 2 "not '$folder/a.png'" "$xl" --mesh sp=4 -o "$folder/a.png"
 says "no mesh" 2 "wants --mesh, for example" "$xl" -o "$folder/a.svg"
 says "measured" 2 "--measured is for a timeline" "$xl" --mesh sp=4 -o "$folder/a.svg" --measured "$folder/none"

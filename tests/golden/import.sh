@@ -41,6 +41,18 @@ bad() { # WHAT TEXT CONFIG OPTIONS...
     shift 3
     says "$what" 2 "$text" import "$folder/config.json" "$@"
 }
+# Without patch_size it is the class's; Latte's has none.
+for class in Wan HunyuanVideo Mochi; do
+    config="\"_class_name\": \"${class}Transformer3DModel\", \"num_attention_heads\": 12, \"attention_head_dim\": 128"
+    config="$config, \"in_channels\": 16, \"num_layers\": 30, \"ffn_dim\": 8960"
+    for patch in '' ', "patch_size": 2'; do
+        [ $class = Wan ] && [ -n "$patch" ] && patch=', "patch_size": [1, 2, 2]'
+        echo "{$config$patch}" >"$folder/$class.json"
+        "$HEDDLE" import "$folder/$class.json" >"$folder/$class${patch:+.said}.yaml"
+    done
+    grep -q "^patch: \[1, 2, 2\]" "$folder/$class.yaml" && cmp "$folder/$class.yaml" "$folder/$class.said.yaml" ||
+        { echo "FAILED the usual patch of $class"; failed=1; }
+done
 wan='"num_attention_heads": 12, "attention_head_dim": 128, "in_channels": 16, "num_layers": 30, "patch_size": [1, 2, 2]'
 bad "unknown class" "config.json:1:17: unknown value 'WanTransformer3DModle' in '_class_name'; did you mean 'WanTransformer3DModel'?" "{\"_class_name\": \"WanTransformer3DModle\", $wan}"
 bad "list of classes" "known: CogVideoXTransformer3DModel, ConsisIDTransformer3DModel, FluxTransformer2DModel" '{"_class_name": "UNet2DConditionModel"}'
@@ -57,6 +69,8 @@ bad "frames" "80 frames are not 1 + a multiple of 4 (77 are)" "{\"_class_name\":
 bad "pixels" "a height of 481 pixels is no multiple of the 16 of a token" "{\"_class_name\": \"WanTransformer3DModel\", \"ffn_dim\": 8, $wan}" --height 481
 bad "a picture" "FluxTransformer2DModel makes pictures; 9 frames were asked for" '{"_class_name": "FluxTransformer2DModel", "num_attention_heads": 24, "attention_head_dim": 128, "in_channels": 64, "num_layers": 19}' --frames 9
 bad "too many parameters" "parameters" '{"_class_name": "HunyuanVideoTransformer3DModel", "num_attention_heads": 65536, "attention_head_dim": 65536, "in_channels": 16, "num_layers": 20, "num_single_layers": 40}'
+bad "no patch" "the config has no 'patch_size'" '{"_class_name": "LatteTransformer3DModel", "attention_head_dim": 72, "in_channels": 4, "num_attention_heads": 16, "num_layers": 28}'
+says "no JSON" 2 "'--json': what it makes is the file of --output" import --json "$folder/Wan.json"
 bad "an interval" "43 layers are no multiple of 'cross_attn_interval' 2" '{"_class_name": "ConsisIDTransformer3DModel", "num_attention_heads": 48, "attention_head_dim": 64, "in_channels": 32, "num_layers": 43}'
 says "no file" 2 "cannot be opened: No such file or directory" import "$folder/none.json"
 says "a folder" 2 "cannot be read: Is a directory" import "$folder"
