@@ -27,45 +27,118 @@ static const char *stage_text(char *out, size_t out_bytes, const side *s, int i,
     return out;
 }
 
+/* A stage in both schedules. */
+typedef struct row {
+    char a[512], b[512];
+    const char *name;
+    int differs;
+} row;
+
+static void read_row(row *out, const side *a, const side *b, int i)
+{
+    const char *name_a = "", *name_b = "";
+    stage_text(out->a, sizeof out->a, a, i, &name_a);
+    stage_text(out->b, sizeof out->b, b, i, &name_b);
+    out->differs = strcmp(out->a, out->b) != 0 || strcmp(name_a, name_b) != 0;
+    out->name = name_a[0] != '\0' ? name_a : name_b;
+}
+
+static int is_same(const row *x, const row *y)
+{
+    return x->differs && y->differs && strcmp(x->name, y->name) == 0 && strcmp(x->a, y->a) == 0 &&
+           strcmp(x->b, y->b) == 0;
+}
+
+/* Repetitions behind one another in which a stage differs in the same way are one row: from its first. */
+static void print_row(const side *a, const side *b, int i, int most, const row *here)
+{
+    const int period = a->info.period == b->info.period ? a->info.period : 0;
+    const int first = period > 0 ? i / period + 1 : 1;
+    int last = first;
+    char repetitions[32];
+    row other;
+    if (period > 0 && i >= period) {
+        read_row(&other, a, b, i - period);
+        if (is_same(here, &other)) {
+            return;
+        }
+    }
+    for (int k = i + period; period > 0 && k < most; k += period, last++) {
+        read_row(&other, a, b, k);
+        if (!is_same(here, &other)) {
+            break;
+        }
+    }
+    snprintf(repetitions, sizeof repetitions, last > first ? "#%d-%d" : "#%d", first, last);
+    printf("  %-16s %-9s %-28s %s\n", here->name, repetitions, here->a, here->b);
+}
+
 static int print_stages(const side *a, const side *b, int json)
 {
     const int most = a->info.nstages > b->info.nstages ? a->info.nstages : b->info.nstages;
     int count = 0;
     for (int i = 0; i < most; i++) {
-        char one[512], other[512];
-        const char *name = "", *name_b = "";
-        stage_text(one, sizeof one, a, i, &name);
-        stage_text(other, sizeof other, b, i, &name_b);
-        if (strcmp(one, other) == 0 && strcmp(name, name_b) == 0) {
+        row here;
+        read_row(&here, a, b, i);
+        if (!here.differs) {
             continue;
         }
-        name = name[0] != '\0' ? name : name_b;
-        const int repetition = a->info.period > 0 ? i / a->info.period : 0;
         if (json) {
-            printf("%s{\"repetition\": %d, ", count > 0 ? ",\n  " : "\n  ", repetition);
-            report_json_string("name", name, ", ");
-            report_json_string("a", one, ", ");
-            report_json_string("b", other, "}");
+            printf("%s{\"repetition\": %d, ", count > 0 ? ",\n  " : "\n  ",
+                   a->info.period > 0 ? i / a->info.period : 0);
+            report_json_string("name", here.name, ", ");
+            report_json_string("a", here.a, ", ");
+            report_json_string("b", here.b, "}");
         } else {
-            printf("  %-16s #%-5d %-28s %s\n", name, repetition + 1, one, other);
+            print_row(a, b, i, most, &here);
         }
         count++;
     }
     return count;
 }
 
-static void print_number(const char *name, int64_t a, int64_t b, int json)
+static void print_pair(const char *name, const char *one, const char *other, double a, double b)
+{
+    printf("  %-30s %-20s %s", name, one, other);
+    if (a > 0 && a != b) {
+        printf("  (%+.1f %%)", (b / a - 1) * 100);
+    }
+    printf("\n");
+}
+
+static void print_bytes(const char *name, int64_t a, int64_t b, int json)
 {
     char one[16], other[16];
     if (json) {
         printf(" \"%s\": [%" PRId64 ", %" PRId64 "],\n", name, a, b);
     } else {
-        printf("  %-30s %-20s %s", name, report_si(one, sizeof one, (double)a),
-               report_si(other, sizeof other, (double)b));
-        if (a > 0 && a != b) {
-            printf("  (%+.1f %%)", ((double)b / (double)a - 1) * 100);
-        }
-        printf("\n");
+        print_pair(name, report_si(one, sizeof one, (double)a), report_si(other, sizeof other, (double)b), (double)a,
+                   (double)b);
+    }
+}
+
+static void print_switches(const side *a, const side *b, int json)
+{
+    char one[16], other[16];
+    snprintf(one, sizeof one, "%d", a->info.switches);
+    snprintf(other, sizeof other, "%d", b->info.switches);
+    if (json) {
+        printf(" \"switches\": [%s, %s],\n", one, other);
+    } else {
+        print_pair("switches", one, other, a->info.switches, b->info.switches);
+    }
+}
+
+/* 0: of a schedule that was planned by bytes, or written by hand. */
+static void print_seconds(const side *a, const side *b, int json)
+{
+    const double s[2] = {a->info.predicted_s, b->info.predicted_s};
+    char one[16], other[16];
+    if (json) {
+        printf(" \"predicted_s\": [%.12g, %.12g],\n", s[0], s[1]);
+    } else if (s[0] > 0 || s[1] > 0) {
+        print_pair("predicted_s", s[0] > 0 ? report_seconds(one, sizeof one, s[0]) : "-",
+                   s[1] > 0 ? report_seconds(other, sizeof other, s[1]) : "-", s[1] > 0 ? s[0] : 0, s[1]);
     }
 }
 
@@ -81,16 +154,22 @@ static void print(const side *a, const side *b, int json)
         report_json_text(stdout, mesh_a);
         printf(", ");
         report_json_text(stdout, mesh_b);
+        printf("], \"models\": [");
+        report_json_text(stdout, a->info.model);
+        printf(", ");
+        report_json_text(stdout, b->info.model);
         printf("],\n");
     } else {
-        printf("a: %s, %s on %s\nb: %s, %s on %s\n\n", a->path, a->info.model, mesh_a, b->path, b->info.model, mesh_b);
+        printf("a: %s, %s on %s\nb: %s, %s on %s\n%s\n", a->path, a->info.model, mesh_a, b->path, b->info.model, mesh_b,
+               strcmp(a->info.model, b->info.model) != 0 ? "these are schedules of two models\n" : "");
     }
-    print_number("switches", a->info.switches, b->info.switches, json);
-    print_number("bytes_per_rank_max", a->info.bytes_per_rank_max, b->info.bytes_per_rank_max, json);
-    print_number("bytes_total", a->info.bytes_total, b->info.bytes_total, json);
-    print_number("backward_bytes_per_rank_max", a->info.backward_bytes_per_rank_max,
-                 b->info.backward_bytes_per_rank_max, json);
-    print_number("backward_bytes_total", a->info.backward_bytes_total, b->info.backward_bytes_total, json);
+    print_switches(a, b, json);
+    print_seconds(a, b, json);
+    print_bytes("bytes_per_rank_max", a->info.bytes_per_rank_max, b->info.bytes_per_rank_max, json);
+    print_bytes("bytes_total", a->info.bytes_total, b->info.bytes_total, json);
+    print_bytes("backward_bytes_per_rank_max", a->info.backward_bytes_per_rank_max, b->info.backward_bytes_per_rank_max,
+                json);
+    print_bytes("backward_bytes_total", a->info.backward_bytes_total, b->info.backward_bytes_total, json);
     printf(json ? " \"stages\": [" : "\n");
     const int count = print_stages(a, b, json);
     if (json) {

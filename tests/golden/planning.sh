@@ -176,6 +176,13 @@ done
 "$HEDDLE" plan stdit3-xl2 --mesh sp=8 $two --json >"$folder/a.json" || failed=1
 "$HEDDLE" plan stdit3-xl2 --mesh sp=8 $two --objective bytes --method '*=ring' -o "$folder/b.json" >/dev/null || failed=1
 says "diff" 0 "of 168 stages differ" diff "$folder/a.json" "$folder/b.json"
+grep -qE '^  switches +[0-9]+ +[0-9]+( |$)' "$folder/out" && grep -qE '^  predicted_s +[0-9.]+ m?s +[0-9.]+ m?s' "$folder/out" &&
+    grep -qE '^  t.attn +#1-28 ' "$folder/out" && ! grep -q "two models" "$folder/out" || {
+    echo "FAILED diff: counts, seconds or repetitions"
+    failed=1
+}
+"$HEDDLE" plan latte-xl2 --mesh sp=8 $two -o "$folder/latte.json" >/dev/null || failed=1
+says "another model" 0 "these are schedules of two models" diff "$folder/a.json" "$folder/latte.json"
 says "no difference" 0 "0 of 168 stages differ" diff "$folder/a.json" "$folder/a.json"
 says "a schedule as a model" 2 "a.json:1:12: this is a schedule or an answer, no model: " plan "$folder/a.json" -n 2
 "$HEDDLE" topo --machine 8xh100-nvlink -o "$folder/machine.yaml" >/dev/null || failed=1
