@@ -67,6 +67,8 @@ check(not page.open, f"page: {page.open} stay open")
 check(page.count.get("table", 0) >= 4 and page.count.get("svg", 0) == 3, f"page: {page.count}")
 why = (folder / "xl.html").read_text().split("Why not?")[1].split("</table>")[0]
 check("has no method" not in why and "s@sp</td>" in why and " %</td>" in why, f"page: why-not is {why}")
+rsa = (folder / "training.html").read_text().split(" by rsa</td>")[1].split("</tr>")[0]
+check("-5.9 %</td>" in rsa and "only where it is asked for" in rsa, f"page: rsa is {rsa}")
 check_harmless("xl.html", (folder / "xl.html").read_text(), 1)
 
 

@@ -44,6 +44,7 @@ draws() { # WHAT ARGUMENTS...: it exits with 0 and says nothing
     draws "with seconds" "$models/axial-3d.yaml" --mesh sp=4 $h100 -o "$folder/axial.svg"
     draws "rows" "$models/hybrid-mixed.yaml" --mesh sp=8 $h100 -o "$folder/hybrid.svg"
     draws "report" "$xl" --mesh sp=4 $h100 --curves 4 -o "$folder/xl.html"
+    draws "training" gpt-like --mesh sp=8 --machine 8xa100-nvlink --training -o "$folder/training.html"
     draws "timeline" "$xl" --mesh sp=4 $h100 -o "$folder/xl.json"
 }
 draws "a schedule's file" "$folder/s.json" -o "$folder/file.svg"
