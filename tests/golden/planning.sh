@@ -183,6 +183,13 @@ grep -qE '^  switches +[0-9]+ +[0-9]+( |$)' "$folder/out" && grep -qE '^  predic
 }
 "$HEDDLE" plan latte-xl2 --mesh sp=8 $two -o "$folder/latte.json" >/dev/null || failed=1
 says "another model" 0 "these are schedules of two models" diff "$folder/a.json" "$folder/latte.json"
+printf '%s\n' 'model: fsdp' 'dtype: bf16' 'dims: {s: 4096, c: {size: 64, role: channel}}' 'tensors: {x: [s, c]}' 'repeat: 2' \
+    'weights: sharded' 'stages:' '  - {name: m, kind: module, token_flops: 100, token_bytes: 8, weights: 1000}' >"$folder/fsdp.yaml"
+says "weights gathered" 0 "weights gathered: a rank sends 3.50 kB of its part" plan "$folder/fsdp.yaml" --mesh sp=8 --machine 8xh100-nvlink --epilogue any
+grep -q "^link nvlink: a rank sends at most 3.50 kB" "$folder/out" || {
+    echo "FAILED weights gathered: not the bytes of the links"
+    failed=1
+}
 says "no difference" 0 "0 of 168 stages differ" diff "$folder/a.json" "$folder/a.json"
 says "a schedule as a model" 2 "a.json:1:12: this is a schedule or an answer, no model: " plan "$folder/a.json" -n 2
 "$HEDDLE" topo --machine 8xh100-nvlink -o "$folder/machine.yaml" >/dev/null || failed=1
