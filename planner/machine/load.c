@@ -39,14 +39,17 @@ heddle_status heddle_machine_load(heddle_machine **out, const char *name)
     char lower[NAME_BYTES];
     HD_TRY(HD_NEED(out, name));
     hd_preset_lower(lower, sizeof lower, name);
-    if (strcmp(lower, "cpu") == 0) {
-        return make_preset(out, lower, NULL);
+    const int may_be_file = is_file(name);
+    if (strcmp(lower, name) == 0 || !may_be_file) { /* a file may have a name in capitals */
+        if (strcmp(lower, "cpu") == 0) {
+            return make_preset(out, lower, NULL);
+        }
+        st = hd_preset_parse(&preset, name);
+        if (st == HEDDLE_OK) {
+            return make_preset(out, lower, &preset);
+        }
     }
-    st = hd_preset_parse(&preset, lower);
-    if (st == HEDDLE_OK) {
-        return make_preset(out, lower, &preset);
-    }
-    if (is_file(name)) {
+    if (may_be_file) {
         st = hd_document_load(hd_machine_read, out, name, HD_MACHINE_LIMIT_BYTES);
     }
 out:

@@ -23,7 +23,7 @@ static const char *const usual[] = {"cpu",
                                     "2x8xl40-pcie+eth100"};
 enum { USUAL = sizeof usual / sizeof usual[0] };
 
-enum { WORD_BYTES = 24, NAMES = 32, MAX_PER_HOST = 1024 };
+enum { WORD_BYTES = 24, NAME_BYTES = 512, NAMES = 32, MAX_PER_HOST = 1024 };
 
 /* Digits and the x behind them; 0: something else stands there. *out: 0 where the number is out of range. */
 static size_t take_count(int64_t *out, const char *text)
@@ -135,10 +135,10 @@ static int complete(char *out, size_t bytes, const char *text)
     return 0;
 }
 
-static heddle_status fail_form(const char *text)
+static heddle_status fail_form(const char *text, const char *lower)
 {
     char near[96], quoted[HD_NODE_QUOTE_BYTES];
-    if (hint(near, sizeof near, text, usual, USUAL)[0] == '\0' && !complete(near, sizeof near, text)) {
+    if (hint(near, sizeof near, lower, usual, USUAL)[0] == '\0' && !complete(near, sizeof near, lower)) {
         near[0] = '\0';
     }
     return hd_fail(HEDDLE_ERR_ARG, "no machine is called '%s': a preset's name is cpu or " HD_PRESET_FORM "%s",
@@ -181,13 +181,14 @@ void hd_preset_lower(char *out, size_t bytes, const char *name)
 heddle_status hd_preset_parse(hd_preset *out, const char *text)
 {
     heddle_status st = HEDDLE_OK;
-    char gpu[WORD_BYTES], interconnect[WORD_BYTES], network[WORD_BYTES];
+    char lower[NAME_BYTES], gpu[WORD_BYTES], interconnect[WORD_BYTES], network[WORD_BYTES];
     int64_t first = 1, second = 1;
-    const char *p = text;
+    const char *p = lower;
     hd_preset made = {0};
+    hd_preset_lower(lower, sizeof lower, text);
     size_t length = take_count(&first, p);
     if (length == 0) {
-        return fail_form(text);
+        return fail_form(text, lower);
     }
     p += length;
     length = take_count(&second, p);
@@ -195,7 +196,7 @@ heddle_status hd_preset_parse(hd_preset *out, const char *text)
     const int64_t hosts = length > 0 ? first : 1, gpus = length > 0 ? second : first;
     p += take_word(gpu, p, "-+");
     if (*p != '-' || gpu[0] == '\0') {
-        return fail_form(text);
+        return fail_form(text, lower);
     }
     p += 1 + take_word(interconnect, p + 1, "+");
     HD_TRY(find_gpu(&made.gpu, text, gpu, interconnect));

@@ -38,7 +38,7 @@ typedef struct hd_preset {
 
 /* A name as presets have it, in small letters; cut where `out` ends. `out` may be `name`. */
 void hd_preset_lower(char *out, size_t bytes, const char *name);
-/* HEDDLE_ERR_ARG: why the text is no preset's name, with the form and what is near. */
+/* In any case. HEDDLE_ERR_ARG: why the text is no preset's name, with the form and what is near. */
 heddle_status hd_preset_parse(hd_preset *out, const char *text);
 /* Fills an empty machine. */
 heddle_status hd_preset_fill(heddle_machine *machine, const hd_preset *preset);

@@ -74,6 +74,11 @@ if "$HEDDLE" topo --matrix "$folder/nv18" --gpu h200 | grep -q "taken for"; then
     echo "the GPU that was named is called a guess" && failed=1
 fi
 says "a name in capitals" 0 "machine   2x8xh100-nvlink+ib400: 16 ranks" --machine 2X8xH100-NVLink+IB400
+"$HEDDLE" topo --machine 8xa100-nvlink -o "$folder/CPU" >/dev/null || failed=1
+cd "$folder" && says "a file in capitals" 0 "machine   8xa100-nvlink: 8 ranks" --machine CPU
+cd "$OLDPWD" && rm "$folder/CPU"
+says "a name as it was typed" 2 "no machine is called 'MyMachine'" --machine MyMachine
+says "a GPU's name as it was typed" 2 "machine '8xH300-nvlink': no GPU is called 'h300'" --machine 8xH300-nvlink
 says "cpu in capitals" 0 "machine   cpu: " --machine CPU
 says "a GPU alone, in capitals" 2 "did you mean '8xh100-nvlink'" --machine H100
 says "a folder as links" 2 "cannot be read: Is a directory" --matrix "$folder"

@@ -17,7 +17,7 @@ int64_t __real_hd_now_ns(void);
 int64_t __wrap_hd_now_ns(void);
 int64_t __wrap_hd_now_ns(void)
 {
-    return __real_hd_now_ns() + jobs * job_ns;
+    return job_ns > 0 ? jobs * job_ns : __real_hd_now_ns();
 }
 
 static heddle_status count_job(void)
