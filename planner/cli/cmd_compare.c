@@ -268,14 +268,14 @@ static void print_table(const comparison *c)
         report_cell(r->mesh, 15, 17);
         printf(" %9s %9s %9s %9s %9s", report_si(sent, 16, (double)r->sent_max),
                report_si(mean, 16, (double)r->total / r->ranks), report_si(total, 16, (double)r->total),
-               r->memory_bytes > 0 ? report_si(memory, 16, (double)r->memory_bytes) : "-",
-               report_seconds(time, 16, r->time_s));
+               cli_row_memory(memory, sizeof memory, r), report_seconds(time, 16, r->time_s));
         print_ratio(c, r, c->best);
         if (c->baseline >= 0) {
             print_ratio(c, r, c->baseline);
         }
         printf("\n");
     }
+    cli_say_too_large(&c->q, c->row, c->rows);
     print_links(c);
 }
 
@@ -310,7 +310,7 @@ static void print_json(const comparison *c, const char *model)
                r->ranks, r->sent_max, (double)r->total / r->ranks, r->total, r->time_s);
         printf(r->memory_bytes > 0 ? "\"memory_bytes_per_rank\": %" PRId64 ", " : "\"memory_bytes_per_rank\": null, ",
                r->memory_bytes);
-        printf("\"to_best\": %.6g, ", ratio(c, r, c->best));
+        printf("\"fits\": %s, \"to_best\": %.6g, ", cli_row_fits(&c->q, r), ratio(c, r, c->best));
         if (c->baseline >= 0) {
             printf("\"to_baseline\": %.6g, ", ratio(c, r, c->baseline));
         }

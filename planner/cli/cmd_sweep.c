@@ -177,12 +177,13 @@ static double efficiency(const sweep *s, const plan_row *r)
 }
 
 /* The largest number of ranks up to which the work of every added rank is worth half a rank of the first point;
- * -1: of a sweep over extents there is none. */
+ * -1: none that fits, or a sweep over extents. */
 static int knee(const sweep *s)
 {
     int at = -1;
     for (int i = 0; i < s->rows && s->dim[0] == '\0'; i++) {
-        at = s->row[i].refusal[0] == '\0' && efficiency(s, &s->row[i]) >= 0.5 ? i : at;
+        const plan_row *r = &s->row[i];
+        at = r->refusal[0] == '\0' && !r->is_too_large && efficiency(s, r) >= 0.5 ? i : at;
     }
     return at;
 }
@@ -272,8 +273,9 @@ static void print_table(const sweep *s)
         report_cell(r->mesh, 22, 24);
         printf(" %9s %12s %9s %9s%s%s\n", report_seconds(time, 16, r->time_s),
                report_seconds(all, 16, r->time_s * r->ranks), report_si(sent, 16, (double)r->sent_max),
-               report_si(memory, 16, (double)r->memory_bytes), gain[0] != '\0' ? " " : "", gain);
+               cli_row_memory(memory, sizeof memory, r), gain[0] != '\0' ? " " : "", gain);
     }
+    cli_say_too_large(&s->q, s->row, s->rows);
     const int at = knee(s);
     if (at >= 0) {
         printf("knee: %d ranks, the most of which each is worth half of one of the first point\n", s->row[at].ranks);
@@ -300,8 +302,8 @@ static void print_json(const sweep *s, const char *model)
         }
         report_json_string("mesh", r->mesh, ", ");
         printf("\"time_s\": %.12g, \"gpu_seconds\": %.12g, \"bytes_per_rank_max\": %" PRId64
-               ", \"bytes_total\": %" PRId64 ", \"memory_bytes_per_rank\": %" PRId64 ", \"efficiency\": ",
-               r->time_s, r->time_s * r->ranks, r->sent_max, r->total, r->memory_bytes);
+               ", \"bytes_total\": %" PRId64 ", \"memory_bytes_per_rank\": %" PRId64 ", \"fits\": %s, \"efficiency\": ",
+               r->time_s, r->time_s * r->ranks, r->sent_max, r->total, r->memory_bytes, cli_row_fits(&s->q, r));
         printf(s->dim[0] == '\0' ? "%.6g" : "null", efficiency(s, r));
         printf(", \"is_crossover\": %s, ", r->crossover != CROSSOVER_NONE ? "true" : "false");
         report_json_string("change", r->change, ", \"faster_ranks\": ");

@@ -1,4 +1,5 @@
 #include "rows.h"
+#include "planner/report/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -31,6 +32,7 @@ heddle_status cli_row_and_plan(plan_row *out, heddle_schedule **plan, const cli_
     out->sent_max = v->info.bytes_per_rank_max + (v->is_step ? v->info.backward_bytes_per_rank_max : 0);
     out->total = v->info.bytes_total + (v->is_step ? v->info.backward_bytes_total : 0);
     out->memory_bytes = v->of.memory.total;
+    cli_row_weigh(out, q);
     out->value = v->info.value;
     out->time_s = v->of.time_s;
     out->compute_s = v->of.compute_s;
@@ -44,6 +46,37 @@ heddle_status cli_row_and_plan(plan_row *out, heddle_schedule **plan, const cli_
     answer.schedule = NULL;
     cli_answer_end(&answer);
     return HEDDLE_OK;
+}
+
+void cli_row_weigh(plan_row *row, const cli_question *q)
+{
+    row->is_too_large = q->on.memory_bytes > 0 && row->memory_bytes > q->on.memory_bytes;
+}
+
+const char *cli_row_memory(char *out, size_t out_bytes, const plan_row *row)
+{
+    char text[16];
+    snprintf(out, out_bytes, "%s%s",
+             row->memory_bytes > 0 ? report_si(text, sizeof text, (double)row->memory_bytes) : "-",
+             row->is_too_large ? "*" : "");
+    return out;
+}
+
+void cli_say_too_large(const cli_question *q, const plan_row *rows, int nrows)
+{
+    char text[16];
+    for (int i = 0; i < nrows; i++) {
+        if (rows[i].is_too_large) {
+            printf("*: does not fit, a rank of the machine has %s\n",
+                   report_si(text, sizeof text, (double)q->on.memory_bytes));
+            return;
+        }
+    }
+}
+
+const char *cli_row_fits(const cli_question *q, const plan_row *row)
+{
+    return q->on.memory_bytes <= 0 || row->memory_bytes <= 0 ? "null" : row->is_too_large ? "false" : "true";
 }
 
 void cli_print_cell(const char *text)

@@ -15,6 +15,7 @@ typedef struct plan_row {
     char change[512];   /* likewise: what its plan does otherwise than that of the row before */
     cli_crossover crossover;
     int ranks, nlinks;
+    int is_too_large;                                /* for the memory of the machine's ranks */
     heddle_forecast_link link[HEDDLE_MACHINE_LINKS]; /* names are those of the machine */
     int64_t sent_max, total, memory_bytes;
     double value, time_s, compute_s;
@@ -30,6 +31,13 @@ heddle_status cli_row_and_plan(plan_row *out, heddle_schedule **plan, const cli_
  * SP gathers the rows before each and reduce-scatters behind it; TP (is_tp) holds all rows everywhere, and all-reduces
  * behind each. `even`: a row whose work is split evenly. */
 heddle_status cli_row_of_megatron(plan_row *out, const cli_question *q, const plan_row *even, int is_tp);
+/* Says whether the machine's ranks have the memory. */
+void cli_row_weigh(plan_row *row, const cli_question *q);
+/* Its memory for a column of 9, with a star where a rank of the machine has less; and what the star says, once. */
+const char *cli_row_memory(char *out, size_t out_bytes, const plan_row *row);
+void cli_say_too_large(const cli_question *q, const plan_row *rows, int nrows);
+/* The same as a value of JSON; null: it is not known what there is, or what is needed. */
+const char *cli_row_fits(const cli_question *q, const plan_row *row);
 /* `text` as a CSV cell. */
 void cli_print_cell(const char *text);
 

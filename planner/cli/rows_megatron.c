@@ -151,6 +151,7 @@ static heddle_status hold_split(plan_row *out, const cli_question *q, const hedd
     const double shared = (double)alone.activations + (double)alone.workspace - text - (is_tp ? inputs : 0);
     const double bytes = whole + shared / n + each * ((double)model->nweights - split * (1 - 1 / n));
     out->memory_bytes = bytes < 9e18 ? (int64_t)bytes : INT64_MAX;
+    cli_row_weigh(out, q);
     if (q->options.memory_bytes > 0 && out->memory_bytes > q->options.memory_bytes) {
         snprintf(out->refusal, sizeof out->refusal, "a rank needs %lld bytes; %lld are allowed",
                  (long long)out->memory_bytes, (long long)q->options.memory_bytes);

@@ -8,6 +8,14 @@ export XDG_CONFIG_HOME=/nonexistent
 command -v python3 >/dev/null || skip_test python "no python3"
 two="--machine 2x8xh100-nvlink+ib400"
 
+# What does not fit is marked.
+says "a sweep that fits nowhere" 0 "*: does not fit, a rank of the machine has 48.3 GB" \
+    sweep wan2.1-14b -n 1..4 --machine 8xl20-pcie --training
+says "and in JSON" 0 '"fits": false' sweep wan2.1-14b -n 1..4 --machine 8xl20-pcie --training --json
+says "with no knee" 0 '"knee": null' sweep wan2.1-14b -n 1..4 --machine 8xl20-pcie --training --json
+says "a comparison" 0 " GB*" compare gpt-like -n 8 --machine 8xa100-nvlink --training --methods best,rsa
+says "and in JSON, too" 0 '"fits": true' compare hunyuanvideo -n 16 $two --json
+
 # The first things that a new user types.
 says "plan" 0 "objective time" plan hunyuanvideo -n 16 $two
 says "where the machine is from" 0 "2x8xh100-nvlink+ib400, as asked" plan hunyuanvideo -n 16 $two
