@@ -190,3 +190,124 @@ hds.single_all_to_all(y, 2, 1, 0, world, True, works)
 same(work.wait(), hc.all_to_all(y, 2, 1))  # and nothing is broken
 ended()
 """, 3)
+
+
+def test_odd_arguments_are_right_or_refused_on_every_rank(tmp_path):
+    for ranks in (1, 3):
+        folder = tmp_path / str(ranks)
+        folder.mkdir()
+        fork(folder, COMMON + """
+import fractions
+import numpy as np
+import heddle.torch.compat.deepspeed as hds
+import heddle.torch.compat.diffusers as hd
+import heddle.torch.compat.videosys as hv
+import heddle.torch.compat.xdit as hx
+import heddle.torch.compat.yunchang as hy
+world, y = dist.group.WORLD, draw(1, 2, 4, 6, 8)
+h, mask, meta = y.transpose(1, 2), torch.ones(2, 4, dtype=torch.bool), torch.ones((), device="meta")
+itself = []
+itself.append(itself)
+attend = lambda q, k, v: q
+by = lambda **options: lambda: hc.attention(y, y, y, **options)
+
+for words, call in (
+        ("attention: scale: a Tensor shows no numbers", by(scale=meta)),
+        ("attention: scale: a Tensor shows no numbers", by(scale=torch.ones(1).to_sparse())),
+        ("attention: scale: a list shows no numbers", by(scale=itself)),
+        *(("wanted a finite number", by(scale=scale, **more)) for scale in (
+            float("nan"), float("inf"), 10 ** 400, fractions.Fraction(10 ** 400))
+          for more in ({}, dict(key_mask=mask), dict(ring_group=world))),
+        *(("causal is ", by(causal=causal)) for causal in (torch.ones(2), np.ones(2), "a", [True], meta)),
+        ("return_lse is ", by(return_lse=torch.ones(2))),
+        ("True chunks of 6 key heads", by(chunks=True)), ("2.0 chunks of 6 key heads", by(chunks=2.0)),
+        *((f"saved_forwards is {forwards!r}", by(saved_forwards=forwards)) for forwards in (0, "a", [1], 1.5, True)),
+        ("joint is torch.float32(1, 4, 6, 8) on cpu beside torch.float32(2, 4, 6, 8)", by(joint=(y[:1],) * 3)),
+        ("joint is torch.float64(2, 4, 6, 8)", by(joint=(y.double(),) * 3)),
+        ("on meta beside torch.float32", by(joint=(y.to("meta"),) * 3)),
+        ("sizes: a Tensor shows no numbers", lambda: hc.split(y, 1, sizes=torch.ones(size, device="meta"))),
+        ("rows in dim 2", lambda: hc.heads_to_rows(y, heads=5)),
+        ("rows in dim 1", lambda: hc.split(y, 1, sizes=[5] * size)),
+        ("rows in dim 1", lambda: hc.gather(y, 1, sizes=[5] * size)),
+        ("rows in dim 1", lambda: hc.all_to_all(y, 1, 2, scatter_sizes=[5] * size, async_op=True)),
+        ("empty is 3", lambda: hc.all_to_all(y, 1, 2, empty=3)), ("empty is ['rows']", lambda: hc.split(
+            y, 1, empty=["rows"])),
+        ("dim True of a tensor", lambda: hc.all_to_all(y, True, 2)),
+        ("out is torch.float32", lambda: hc.all_to_all(y, 1, 2, out=y[:1])),
+        ("out is torch.float64", lambda: hc.all_to_all(y, 1, 2, out=torch.empty(2, 4 // size, 6 * size, 8).double())),
+        ("grad is ['sum']", lambda: hc.split(y, 1, grad=["sum"])),
+        ("length is True", lambda: hc.sizes_of(True)),
+        ("slopes are torch.float32 on cpu, torch.sparse_coo", lambda: hc.lasp(y, y, y, torch.ones(4).to_sparse())),
+        ("groups of True and 1 ranks", lambda: hy.set_seq_parallel_pg(True, 1, rank, size)),
+        ("joint_strategy is array", lambda: hx.USP_joint(h, h, h, h, h, h, np.array([1, 2]))),
+        ("grad_scale is 'x'", lambda: hv.split_sequence(y, world, 1, grad_scale="x")),
+        ("grad_scale is [1]", lambda: hv.gather_sequence(y, world, 1, grad_scale=[1])),
+        ("grad_scale is 0.5", lambda: hv.gather_sequence(y, world, 1, grad_scale=0.5)),
+        ("the pad of dim 1 is -3", lambda: hv.gather_sequence(y, world, 1, pad=-3)),
+        ("no pad of ['a']", lambda: hv.get_pad(["a"])),
+        ("the extent of ['a'] is 3", lambda: hv.set_pad(["a"], 3, world)),
+        ("NUM_QO_HEAD is [3", lambda: hd.all_to_all_single_any_o_async(y, world, Q_S_LOCAL=4,
+                                                                        NUM_QO_HEAD=np.array([3, 3, 3, 3]))),
+        ("handle is a int, wanted a dict", lambda: hds.single_all_to_all(y, 2, 1, 0, world, True, 3)),
+        ("rotary_pos_emb has 3 rows", lambda: hds.DistributedAttention(attend, world, 2, 1)(
+            y, y, y, 0, (torch.ones(3, 1, 1, 8),) * 2)),
+        ("attend returned a str", lambda: hc.by_heads(lambda *_: "x", y, y, y)),
+        ("attend returned (2, 2, ", lambda: hc.by_heads(lambda q, k, v: q[:, :2], y, y, y))):
+    refused(heddle.ArgumentError, words, call)
+for words, call in (
+        ("not torch.float8_e4m3fn, and those of 2", lambda: hc.attention(*(y.to(torch.float8_e4m3fn),) * 3)),
+        ("window_size is ", lambda: hy.UlyssesAttention(world)(y, y, y, window_size=torch.tensor([3, 3]))),
+        ("alibi_slopes is ", lambda: hy.UlyssesAttention(world)(y, y, y, alibi_slopes=np.zeros(4)))):
+    refused(heddle.UnsupportedError, words, call)
+plain = hc.attention(y, y, y)
+for more in (dict(chunks=np.int64(1)), dict(causal=None), dict(causal=np.bool_(False)),
+             dict(causal=torch.tensor(False)), dict(saved_forwards=np.int64(2)),
+             dict(scale=np.float64(8) ** -0.5), dict(sizes=np.array([4] * size))):
+    same(hc.attention(y, y, y, **more), plain)
+for window in (np.array([-1, -1]), torch.tensor([-1, -1]), [-1, -1], None):
+    same(hy.UlyssesAttention(world)(y, y, y, window_size=window), plain)
+same(hv.split_sequence(y, world, 1, grad_scale=None), hc.split(y, 1))
+ended()
+""", ranks)
+
+
+def test_what_an_attention_raises_is_told_to_ranks_without_heads(tmp_path):
+    fork(tmp_path, COMMON + """
+y = draw(1, 2, 4, 2, 8)  # of 2 heads none on rank 2
+
+def all_of_them(q, k, v):
+    raise ValueError("no attention today")
+
+def those_with_heads(q, k, v):
+    return q if rank == 2 else all_of_them(q, k, v)
+
+def one(q, k, v):
+    return all_of_them(q, k, v) if rank == 1 else q
+
+for attend, raises in ((all_of_them, (0, 1)), (those_with_heads, (0, 1)), (one, (1,))):
+    began = time.monotonic()
+    if rank in raises:
+        refused(ValueError, "no attention today", hc.by_heads, attend, y, y, y)
+    else:
+        refused(heddle.ArgumentError, f"attend raised ValueError: no attention today on rank {raises[0]}", hc.by_heads,
+                attend, y, y, y)
+    same(hc.by_heads(lambda q, k, v: q, y, y, y), y)  # and nothing is broken
+ended()
+""", 3)
+
+
+def test_a_scale_that_a_compiler_has_as_a_tensor(tmp_path):
+    fork(tmp_path, COMMON + """
+import numpy
+world, m = dist.group.WORLD, part(draw(1, 2, 12, 4, 8), 1)
+more = ({}, dict(joint=(draw(2, 2, 3, 4, 8),) * 3), dict(key_mask=torch.ones(2, 4, dtype=torch.bool)))
+for scale in (torch.tensor(0.25), torch.tensor([0.3], dtype=torch.float64), numpy.float32(0.25), 0.25):
+    for ulysses, ring in ((world, None), (None, world)):
+        for each in more:
+            torch._dynamo.reset()
+            call = lambda q: hc.attention(q, q, q, ulysses, ring, scale=scale, **each)
+            found, wanted = torch.compile(call, backend="eager", fullgraph=True)(m), call(m)
+            for a, b in zip(found, wanted) if each.get("joint") else ((found, wanted),):
+                assert (a - b).abs().max() < 1e-5
+ended()
+""", 3)

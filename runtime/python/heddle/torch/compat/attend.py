@@ -14,7 +14,7 @@ from ..blocks import accumulated
 from ..eager import static
 from ..key_mask import with_key_mask
 from .exchange import all_to_all, gather, ranks_of, split
-from .groups import balanced, checked, comm_of, rank_of
+from .groups import balanced, checked, comm_of, is_length, rank_of
 from .heads import check_qkv, heads_of, heads_to_rows, qkv_to_heads
 
 _ROWS, _HEADS = 1, 2  #: of [b, s, h, d]
@@ -46,19 +46,20 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: 
     saved_forwards  of the ring's plan (`comm.attention`)
     """
     check_qkv(q, k, v)
-    _need_scores(q)
+    _need_scores(q, saved_forwards)
     if joint is None and joint_mask is not None:
         raise ArgumentError("attention: joint_mask without joint")
+    causal = _flag("causal", causal)
     if joint is not None:
         if not isinstance(joint, (list, tuple)) or len(joint) != 3:
             raise ArgumentError(f"attention: joint is a {type(joint).__name__}, wanted q, k and v")
-        check_qkv(*joint)
+        _need_beside(q, joint)
         if causal:
             raise ArgumentError("attention: joint rows have no place in a causal sequence")
     if ulysses_group is None and ring_group is None:
         ulysses_group = dist.group.WORLD
-    width, causal, return_lse = static(q.shape[3]), bool(static(causal)), bool(static(return_lse))
-    scale = width ** -0.5 if scale is None else _number(scale)
+    width, return_lse = static(q.shape[3]), _flag("return_lse", return_lse)
+    q, joint, scale = _scaled(q, joint, scale, width)
     if key_mask is not None or joint_mask is not None:
         q, k, v = _masked((q, k, v), key_mask, scale)
         joint = None if joint is None else _masked(joint, joint_mask, scale)
@@ -81,15 +82,44 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: 
     return (os, lses) if return_lse else os
 
 
-def _need_scores(q: torch.Tensor) -> None:
-    if not q.is_floating_point():
-        raise UnsupportedError(f"attention stores floating numbers, not {q.dtype}")
+def _need_scores(q: torch.Tensor, saved_forwards: Any) -> None:
+    if not q.is_floating_point() or q.dtype.itemsize < 2:
+        raise UnsupportedError(f"attention stores floating numbers, not {q.dtype}, and those of 2 bytes at least")
+    if not torch.compiler.is_compiling() and (not is_length(saved_forwards) or saved_forwards < 1):
+        raise ArgumentError(f"attention: saved_forwards is {saved_forwards!r}, wanted 1 at least")
     if q.shape[3] == 0:
         raise ArgumentError(f"attention: q is {tuple(q.shape)}, and heads without width have no scores")
 
 
-def _number(scale: Any) -> Any:
-    return scale if isinstance(scale, (int, float)) else scale_of("attention", scale)  # a compiler's number stays
+def _need_beside(q: torch.Tensor, joint: _Tensors) -> None:
+    check_qkv(*joint)
+    x = joint[0]
+    if (x.dtype, x.device, x.shape[0]) != (q.dtype, q.device, q.shape[0]):
+        raise ArgumentError(f"attention: joint is {x.dtype}{tuple(x.shape)} on {x.device} beside {q.dtype}"
+                            f"{tuple(q.shape)} on {q.device}: wanted one dtype, one device and as many samples")
+
+
+def _flag(name: str, given: Any) -> bool:
+    if given is None or isinstance(given, (bool, int)):
+        return bool(static(given))
+    is_one = isinstance(given, torch.Tensor) and given.numel() == 1 and not given.is_meta
+    if not is_one and not isinstance(given, torch.SymBool) and getattr(given, "size", None) != 1:
+        raise ArgumentError(f"attention: {name} is {given!r}, wanted True or False")
+    return bool(given)
+
+
+def _scaled(q: torch.Tensor, joint: Any, scale: Any, width: int) -> Tuple[torch.Tensor, Any, Any]:
+    """q, that of `joint`, and the scale as a number. A compiler does not know a tensor's: q is multiplied by it."""
+    usual = width ** -0.5
+    if scale is None or not torch.compiler.is_compiling() or isinstance(scale, (int, float)):
+        is_plain = torch.compiler.is_compiling()  # its number stays
+        return q, joint, usual if scale is None else scale if is_plain else scale_of("attention", scale)
+    by = torch.as_tensor(scale)
+    if by.numel() != 1 or by.is_complex() or by.requires_grad:
+        raise ArgumentError("attention: scale is a tensor, wanted one of one number, without a gradient")
+    by = by.reshape(()).to(torch.float64) / usual
+    q, *other = ((x * by.to(x.device)).to(x.dtype) for x in (q, *(joint or ())[:1]))
+    return q, joint and (other[0], *joint[1:]), usual
 
 
 def _masked(qkv: _Tensors, mask: Optional[torch.Tensor], scale: float) -> _Tensors:
@@ -100,8 +130,9 @@ def _masked(qkv: _Tensors, mask: Optional[torch.Tensor], scale: float) -> _Tenso
 def _parts(qkv: _Tensors, joint: Optional[_Tensors], chunks: int) -> List[Tuple[_Tensors, _Tensors]]:
     """Of the heads: q, k, v and those of `joint`."""
     heads, key_heads = qkv[0].shape[_HEADS], qkv[1].shape[_HEADS]
-    if not isinstance(chunks, int) or not 1 <= chunks <= max(key_heads, 1):
+    if not is_length(chunks) or not 1 <= chunks <= max(key_heads, 1):
         raise ArgumentError(f"attention: {chunks} chunks of {key_heads} key heads")
+    chunks = int(chunks)
     if joint is not None and joint[0].shape[_HEADS:] + joint[1].shape[_HEADS:] != \
             qkv[0].shape[_HEADS:] + qkv[1].shape[_HEADS:]:
         raise ArgumentError(f"attention: joint has other heads, {tuple(joint[0].shape)} beside {tuple(qkv[0].shape)}")

@@ -15,5 +15,5 @@ def all_to_all_single_any_qkv_async(x, group, **kwargs):
 
 def all_to_all_single_any_o_async(x, group, **kwargs):
     rows, heads = sizes_of(kwargs.get("Q_S_LOCAL"), group), kwargs.get("NUM_QO_HEAD")
-    of = shared("NUM_QO_HEAD", heads, len(rows)) if heads else None
+    of = None if heads is None else shared("NUM_QO_HEAD", heads, len(rows))
     return all_to_all(x, 1, 2, group, scatter_sizes=rows, gather_sizes=of, async_op=True)

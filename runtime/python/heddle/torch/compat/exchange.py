@@ -55,6 +55,10 @@ def all_to_all(x: torch.Tensor, scatter_dim: int, gather_dim: int, group: Any = 
     if empty != "rows" or out is not None and async_op:
         raise ArgumentError("all_to_all: `out`, `async_op` and empty='one' are used one at a time")
     if ranks == 1:
+        _lines(x.shape, scatter, gather, tuple(to), tuple(of), 0)
+        if out is not None and (out.shape, out.dtype, out.device) != (x.shape, x.dtype, x.device):
+            raise ArgumentError(f"all_to_all: out is {out.dtype}{tuple(out.shape)} on {out.device}, wanted {x.dtype}"
+                                f"{tuple(x.shape)} on {x.device}")
         return Handle(x) if out is None else out.copy_(x)
     comm = comm_of(group)
     line, back = _lines(x.shape, scatter, gather, tuple(to), tuple(of), comm.rank)
@@ -100,7 +104,11 @@ def ranks_of(group: Any) -> int:
 
 def _moved(x: torch.Tensor, scatter: int, gather: int, to: Sequence[Any], of: Sequence[Any], group: Any,
            empty: str) -> torch.Tensor:
+    if not isinstance(empty, str) or empty not in ("rows", "one"):
+        raise ArgumentError(f"empty is {empty!r}, wanted 'rows' or 'one'")
     if len(to or of) == 1:
+        if not torch.compiler.is_compiling():
+            _lines(x.shape, scatter, gather, tuple(to), tuple(of), 0)  # are they its lengths?
         return x
     if torch.compiler.is_compiling():
         if x.is_complex() or empty != "rows":
@@ -109,8 +117,6 @@ def _moved(x: torch.Tensor, scatter: int, gather: int, to: Sequence[Any], of: Se
     comm = comm_of(group)
     if empty == "rows":
         return resharded(x, *_lines(x.shape, scatter, gather, tuple(to), tuple(of), comm.rank), comm)
-    if empty != "one":
-        raise ArgumentError(f"empty is {empty!r}, wanted 'rows' or 'one'")
     x = held(x, tuple(of[comm.rank] if dim == gather else length for dim, length in enumerate(x.shape)))
     shape = [max(to[comm.rank], 1) if dim == scatter else sum(of) if dim == gather else length
              for dim, length in enumerate(x.shape)]
@@ -163,7 +169,7 @@ class _Scaled(torch.autograd.Function):
 
 
 def _scaled(x: torch.Tensor, grad: str, by: float) -> torch.Tensor:
-    if grad not in ("sum", "mean"):
+    if not isinstance(grad, str) or grad not in ("sum", "mean"):
         raise ArgumentError(f"grad is {grad!r}, wanted 'sum' or 'mean'")
     return x if grad == "sum" or by == 1.0 or not x.requires_grad else _Scaled.apply(x, by)
 

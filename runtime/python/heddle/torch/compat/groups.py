@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from ...comm import Comm
 from ...errors import ArgumentError, PeerError, UnsupportedError
+from ...options import of_numbers
 from ..process_group import from_process_group
 
 _Kept = Tuple[Any, Comm]  #: a weak reference to the group, and its communicator
@@ -86,7 +87,7 @@ def group_of(group: Any) -> Any:
 
 def sizes_of(length: int, group: Any = None) -> List[int]:
     """Every rank's number. Collective, 8 bytes from each: for lengths that ranks cannot work out by themselves."""
-    if not isinstance(length, (int, numbers.Integral)) or not 0 <= int(length) < 1 << 64:
+    if not is_length(length) or int(length) >= 1 << 64:
         raise ArgumentError(f"sizes_of: length is {length!r}, wanted a number from 0 on")
     length = int(length)
     if dist.get_world_size(group_of(group)) == 1:
@@ -103,7 +104,7 @@ def tensor_of(x: torch.Tensor) -> torch.Tensor:
 def dim_of(x: torch.Tensor, dim: int) -> int:
     """A dim of x by its number from 0 on."""
     x = tensor_of(x)
-    if not isinstance(dim, (int, numbers.Integral)) or not -x.dim() <= dim < x.dim():
+    if isinstance(dim, bool) or not isinstance(dim, (int, numbers.Integral)) or not -x.dim() <= dim < x.dim():
         raise ArgumentError(f"dim {dim} of a tensor of {x.dim()} dims")
     return int(dim) % x.dim()
 
@@ -120,20 +121,26 @@ def balanced(length: Any, ranks: int) -> List[Any]:
 
 def checked(name: str, sizes: Sequence[int], ranks: int) -> Sequence[int]:
     is_list = isinstance(sizes, (range, KeysView, ValuesView))
-    found = sizes.tolist() if hasattr(sizes, "tolist") else list(sizes) if is_list else sizes
-    if not isinstance(found, (list, tuple)) or len(found) != ranks or any(not _is_length(size) for size in found):
+    found = of_numbers(name, sizes) if hasattr(sizes, "tolist") else list(sizes) if is_list else sizes
+    if not isinstance(found, (list, tuple)) or len(found) != ranks or any(not is_length(size) for size in found):
         raise ArgumentError(f"{name} is {sizes}, wanted a length of each of {ranks} ranks")
     return found
 
 
-def _is_length(size: Any) -> bool:
+def is_length(size: Any) -> bool:
+    """Is it a whole number from 0 on?"""
     is_number = isinstance(size, (int, numbers.Integral, torch.SymInt)) and not isinstance(size, bool)
     return is_number and bool(size >= 0)
 
 
 def shared(name: str, length: Any, ranks: int) -> Sequence[Any]:
     """A length that the ranks share as a layout cuts it, or what each of them has."""
-    return balanced(length, ranks) if _is_length(length) else checked(name, length, ranks)
+    return balanced(length, ranks) if is_length(length) else checked(name, length, ranks)
+
+
+def need_dict(name: str, given: Any) -> None:
+    if given is not None and not isinstance(given, dict):
+        raise ArgumentError(f"{name} is a {type(given).__name__}, wanted a dict")
 
 
 class Pad(int):
@@ -151,14 +158,14 @@ _pads: Dict[str, Pad] = {}
 
 
 def get_pad(name: str) -> Pad:
-    if name not in _pads:
+    if not isinstance(name, str) or name not in _pads:
         raise ArgumentError(f"there is no pad of {name!r}: set_pad comes first")
     return _pads[name]
 
 
 def set_pad(name: str, dim_size: int, parallel_group: Any) -> None:
-    if not _is_length(dim_size):
-        raise ArgumentError(f"set_pad: the extent of '{name}' is {dim_size!r}, wanted a number from 0 on")
+    if not isinstance(name, str) or not is_length(dim_size):
+        raise ArgumentError(f"set_pad: the extent of {name!r} is {dim_size!r}, wanted a name and a number from 0 on")
     _pads[name] = Pad(dim_size, dist.get_world_size(group_of(parallel_group)))
 
 
@@ -166,7 +173,7 @@ def of_second_dim(call: Callable[..., torch.Tensor], grad_scale: str) -> Callabl
     """`split_sequence` or what is like it, of [b t, ...], along t, whose pad is "temporal"."""
     def folded(x: torch.Tensor, batch_size: int, parallel_group: Any) -> torch.Tensor:
         rows = length_of(x, 0)
-        if not _is_length(batch_size) or batch_size == 0 or rows % batch_size:
+        if not is_length(batch_size) or batch_size == 0 or rows % batch_size:
             raise ArgumentError(f"{rows} rows [b t] of a batch of {batch_size!r}, wanted a number that divides them")
         x = x.unflatten(0, (batch_size, x.shape[0] // batch_size))
         return call(x, parallel_group, 1, grad_scale, get_pad("temporal")).flatten(0, 1)
@@ -176,12 +183,16 @@ def of_second_dim(call: Callable[..., torch.Tensor], grad_scale: str) -> Callabl
 def padded(x: torch.Tensor, dim: int, pad: int, group: Any) -> List[int]:
     """Every rank's length of a dim: with a plain number, as many as this one's."""
     length = length_of(x, dim)
-    if not isinstance(pad, (int, numbers.Integral)):
-        raise ArgumentError(f"the pad of dim {dim} is {pad!r}, wanted a number")
+    if not is_length(pad):
+        raise ArgumentError(f"the pad of dim {dim} is {pad!r}, wanted a number from 0 on")
     ranks = dist.get_world_size(group_of(group))
     return balanced(pad.extent if isinstance(pad, Pad) else length * ranks, ranks)
 
 
 def grad_of(scale: Any) -> str:
     """By the name of what a backend multiplies a gradient with."""
-    return "mean" if scale in ("up", "down") else "sum"
+    if isinstance(scale, str) and scale in ("up", "down"):
+        return "mean"
+    if scale is not None and not (isinstance(scale, numbers.Real) and scale == 1):
+        raise ArgumentError(f"grad_scale is {scale!r}, wanted 'up', 'down' or 1")
+    return "sum"

@@ -9,9 +9,10 @@ from ...errors import ArgumentError
 from ..attention_op import nothing_of
 from ..ones import filled
 from .exchange import all_to_all, exchanged_as_one, ranks_of
-from .groups import balanced, checked, dim_of, rank_of, shared
+from .groups import balanced, checked, comm_of, dim_of, rank_of, shared
 
 _ROWS, _HEADS = 1, 2  #: of [b, s, h, d]
+_SAID = 256  #: bytes of what a rank tells the others of an error
 
 
 def qkv_to_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Any = None, *,
@@ -54,12 +55,15 @@ def by_heads(attend: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.
     Heads are in `scatter_dim`, rows in `gather_dim`, of which every rank has as many; k and v may have fewer heads, and
     other rows. o has heads where q has them, or there the heads and their width as one. A rank that gets no heads calls
     `attend` with a key head of ones, which nobody else sees: so it knows what o is; where that raises or returns no
-    heads, o is there as q is, and as wide as v.
+    heads, o is there as q is, and as wide as v. Where there are such ranks, what `attend` raises on one with heads is
+    ArgumentError on those that raise nothing.
     """
     ranks = ranks_of(group)
     scatter, gather = _dims(attend, (q, k, v), scatter_dim, gather_dim)
     if ranks == 1:
-        return attend(q, k, v)
+        o = attend(q, k, v)
+        _width(o, q, q.shape[scatter], scatter, gather)
+        return o
     each = q.shape[scatter] // max(k.shape[scatter], 1)
     cut, key_cut = heads_of(q.shape[scatter], k.shape[scatter], ranks)
     if q.shape == k.shape == v.shape and q.dtype == k.dtype == v.dtype:
@@ -68,11 +72,13 @@ def by_heads(attend: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.
         q = all_to_all(q, scatter, gather, group, scatter_sizes=cut)
         k, v = (all_to_all(x, scatter, gather, group, scatter_sizes=key_cut) for x in (k, v))
     mine = cut[rank_of(group)]
-    if mine:
+
+    def attended() -> Tuple[torch.Tensor, int]:
+        if not mine:
+            return _of_none(attend, (q, k, v), max(each, 1), scatter, gather)
         o = attend(q, k, v)
-        wide = _width(o, mine, scatter, gather)
-    else:
-        o, wide = _of_none(attend, (q, k, v), max(each, 1), scatter, gather)
+        return o, _width(o, q, mine, scatter, gather)
+    o, wide = attended() if 0 not in cut or torch.compiler.is_compiling() else _on_all(attended, group)
     return all_to_all(o, gather, scatter, group, gather_sizes=[n * wide for n in cut])
 
 
@@ -90,13 +96,31 @@ def _dims(attend: Any, qkv: Sequence[torch.Tensor], scatter_dim: int, gather_dim
     return scatter, gather
 
 
-def _width(o: Any, heads: int, scatter: int, gather: int) -> int:
+def _on_all(attended: Callable[[], Tuple[torch.Tensor, int]], group: Any) -> Tuple[torch.Tensor, int]:
+    """Where it raises on one rank it does so on all of them: those without heads wait for nothing."""
+    error, found = None, None
+    try:
+        found = attended()
+    except Exception as raised:  # whatever an attention raises
+        error = raised
+    said = "" if error is None else f"{type(error).__name__}: {error}"
+    every = [each.rstrip().decode(errors="replace")
+             for each in comm_of(group).allgather(said.encode()[:_SAID].ljust(_SAID))]
+    if error is not None:
+        raise error
+    failed = [f"{each} on rank {rank}" for rank, each in enumerate(every) if each]
+    if failed or found is None:
+        raise ArgumentError(f"by_heads: attend raised {failed[0]}")
+    return found
+
+
+def _width(o: Any, q: torch.Tensor, heads: int, scatter: int, gather: int) -> int:
     """Of each of its heads, where o has them in `scatter`."""
-    if not isinstance(o, torch.Tensor) or o.dim() <= max(scatter, gather) or not o.shape[scatter] or \
-            o.shape[scatter] % heads:
+    if not isinstance(o, torch.Tensor) or o.dim() <= max(scatter, gather) or o.shape[gather] != q.shape[gather] or \
+            heads and (not o.shape[scatter] or o.shape[scatter] % heads):
         raise ArgumentError(f"by_heads: attend returned {shown(o)} of {heads} heads, wanted a tensor with rows in dim "
                             f"{gather} and heads in dim {scatter}")
-    return o.shape[scatter] // heads
+    return o.shape[scatter] // max(heads, 1)
 
 
 def _of_none(attend: Callable[..., Any], qkv: Sequence[torch.Tensor], heads: int, scatter: int,
@@ -110,7 +134,7 @@ def _of_none(attend: Callable[..., Any], qkv: Sequence[torch.Tensor], heads: int
     except Exception:  # whatever it makes of a head that is not its own
         is_told = False
     if is_told:
-        wide = _width(o, heads, scatter, gather)
+        wide = _width(o, q, heads, scatter, gather)
         return o.narrow(scatter, 0, 0), wide
     last = (q if gather == q.dim() - 1 else v).shape[-1]
     return nothing_of(q, k, v).reshape(*q.shape[:-1], last), 1

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from ...errors import ArgumentError, UnsupportedError
+from ...options import plain
 from .attend import attention
 from .heads import by_heads, shown
 
@@ -65,6 +66,9 @@ def _rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Ten
     """The first of each head, as wide as cos; pairs are half of that apart."""
     if cos.shape[-1] > x.shape[-1] or cos.shape[-1] % 2:
         raise ArgumentError(f"rotary_pos_emb is {cos.shape[-1]} wide, wanted an even number up to {x.shape[-1]}")
+    if any(here not in (1, there) for here, there in zip(cos.shape[:-1], x.shape)):
+        raise ArgumentError(f"rotary_pos_emb has {cos.shape[1]} rows [rows, 1, 1, width], and q and k are "
+                            f"{tuple(x.shape)}")
     turned, rest = x.split([cos.shape[-1], x.shape[-1] - cos.shape[-1]], -1)
     first, second = turned.chunk(2, -1)
     return torch.cat((turned * cos + torch.cat((-second, first), -1) * sin, rest), -1)
@@ -142,17 +146,17 @@ def heads_first(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, uly
     q, k, v = rows_first(query, key, value)
     if joint is None:
         return rows_first(attention(q, k, v, ulysses_group, ring_group, causal=is_causal))[0]
-    if strategy not in ("front", "rear"):
+    if not isinstance(strategy, str) or strategy not in ("front", "rear"):
         raise ArgumentError(f"joint_strategy is {strategy!r}, wanted 'front' or 'rear'")
     o = rows_first(*attention(q, k, v, ulysses_group, ring_group, causal=is_causal, joint=rows_first(*joint)))
     return torch.cat(o if strategy == "rear" else o[::-1], 2)
 
 
 def _without(window_size: Any = None, **given: Any) -> None:
-    if window_size not in (None, (-1, -1), [-1, -1]):
+    if window_size is not None and plain(window_size) != (-1, -1):
         raise UnsupportedError(f"window_size is {window_size}: all rows are attended to")
     for name, option in given.items():
-        if option is not None and (isinstance(option, torch.Tensor) or option):
+        if option is not None and (hasattr(option, "shape") or option):
             raise UnsupportedError(f"{name} is {option}, which attention over ranks does not know")
 
 
@@ -160,7 +164,7 @@ def grouped(ulysses: int, ring: int, ulysses_inside: bool = True) -> Tuple[Any, 
     """This rank's groups of so many ranks, of ulysses and of the ring. Collective over all ranks. Those of the one
     inside follow one another; each of the ring has a rank of every group of ulysses, the other way round likewise."""
     ranks = dist.get_world_size()
-    if not isinstance(ulysses, int) or not isinstance(ring, int) or ulysses < 1 or ring < 1 or ranks % (ulysses * ring):
+    if type(ulysses) is not int or type(ring) is not int or ulysses < 1 or ring < 1 or ranks % (ulysses * ring):
         raise ArgumentError(f"groups of {ulysses} and {ring} ranks do not divide {ranks} ranks")
     inside, outside = (ulysses, ring) if ulysses_inside else (ring, ulysses)
     numbers = torch.arange(ranks).view(-1, outside, inside)

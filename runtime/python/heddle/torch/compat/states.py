@@ -49,10 +49,10 @@ def _numbers(slopes: Any) -> torch.Tensor:
     if not isinstance(slopes, torch.Tensor):
         try:
             slopes = torch.as_tensor(plain(slopes))
-        except (TypeError, ValueError, RuntimeError):  # whatever torch makes of it
+        except (TypeError, ValueError, RuntimeError, ArgumentError):  # whatever torch makes of it
             raise ArgumentError(f"lasp: slopes is {slopes!r}, wanted a number of each head") from None
-    if slopes.is_complex() or slopes.is_meta:
-        raise ArgumentError(f"lasp: slopes are {slopes.dtype} on {slopes.device}, wanted real numbers")
+    if slopes.is_complex() or slopes.is_meta or slopes.layout is not torch.strided:
+        raise ArgumentError(f"lasp: slopes are {slopes.dtype} on {slopes.device}, {slopes.layout}: wanted real numbers")
     return slopes.detach()
 
 
