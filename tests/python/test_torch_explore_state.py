@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import functools
 import random
+import sys
 import types
 
 import numpy
@@ -221,3 +222,48 @@ def test_weights_that_a_mode_merges():
     before = shown(model)
     ht.explore(model, torch.randn(2, 5, WIDTH))
     assert shown(model) == before and model.blocks[0].training
+
+
+class Crowd(torch.nn.Module):
+    """Beside many objects, which all blocks reach, each writes to attributes of its own."""
+
+    def __init__(self, crowd):
+        super().__init__()
+        self.last, self.crowd, self.seen, self.table = torch.nn.Linear(WIDTH, WIDTH), crowd, [], {"x": torch.zeros(2)}
+        self.register_buffer("count", torch.zeros(()))
+        self.angles = None
+
+    def forward(self, x):
+        self.count += 1
+        self.table["x"] += 1
+        self.seen.append(x.shape[1])
+        if self.angles is None:
+            self.angles = torch.zeros(x.shape[1])
+        return x + self.last(x)
+
+
+@pytest.mark.parametrize("crowd,is_said", [([(n, str(n)) for n in range(100000)], False),
+                                           ([[n] for n in range(70000)], True)], ids=["tuples", "lists"])
+def test_many_objects_hide_no_attribute(crowd, is_said):
+    model = Model(Crowd(crowd))
+    model.crowd = list(crowd)
+    found, block = ht.explore(model, torch.randn(2, 5, WIDTH)), model.blocks[0]
+    assert (float(block.count), block.table["x"].tolist(), block.seen, block.angles) == (0, [0, 0], [], None)
+    assert len([note for note in found.notes if "more objects than are kept" in note]) == is_said, found.notes
+
+
+def test_what_cannot_change_is_not_walked_for_every_call():
+    """Tuples of numbers and words, which all blocks share: counted in calls of Python's functions."""
+    def calls(count):
+        counted, crowd = [0], [(n, str(n)) for n in range(count)]
+        model = Model(Crowd(crowd))
+        model.blocks.extend(Crowd(crowd) for _ in range(3))
+        sys.setprofile(lambda frame, event, _: counted.__setitem__(0, counted[0] + (
+            event == "call" and frame.f_code.co_filename.endswith("held.py"))))
+        try:
+            ht.explore(model, torch.randn(2, 5, WIDTH))
+        finally:
+            sys.setprofile(None)
+        return counted[0]
+    calls(1)
+    assert calls(3000) - calls(1) < 60 * 3000

@@ -22,6 +22,7 @@ from .wide import half_of, widened
 
 _WAYS_MAX = 4  #: to read the axes of one call
 _CALLS_MAX = 6  #: of a module, of other shapes each
+_CUT = "it reaches more objects than are kept: what a forward writes to beyond modules' own attributes may be changed"
 _explored: "weakref.WeakKeyDictionary[torch.nn.Module, Exploration]" = weakref.WeakKeyDictionary()
 
 
@@ -184,6 +185,8 @@ class _Explorer:
                     self.modules[name].join(made)
             finally:
                 held.put_back()
+                if held.is_cut and not any(_CUT in note for note in self.notes):
+                    self.notes.append(f"{name or 'the model'}: {_CUT}")
                 torch.set_rng_state(before)
                 self._busy = False
         return [module.register_forward_pre_hook(enter, with_kwargs=True),

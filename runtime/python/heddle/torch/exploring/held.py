@@ -11,10 +11,12 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 import torch
 
-_MOST = 1 << 16  #: objects; what is further is left alone
+_MOST = 1 << 16  #: objects beside those that modules have themselves; what is further is left alone
+_CROWD = 1 << 10  #: what is in an object of more parts comes last
 _Taken = Tuple[Callable[[], None], Sequence[Any]]  #: what puts an object back, and what is in it
 _LEAVES = (int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device, torch.nn.Parameter,
            types.ModuleType)
+_STILL = frozenset((int, float, complex, bool, str, bytes, type(None), type, torch.dtype, torch.device))
 _DATA = (types.SimpleNamespace, types.FunctionType, functools.partial, collections.UserDict, collections.UserList,
          torch.nn.Module)  #: have attributes, though their classes are Python's or torch's
 #: kinds of containers, whatever classes are made of them
@@ -31,13 +33,20 @@ class Held:
         modules = [module for root in roots if isinstance(root, torch.nn.Module) for module in root.modules()]
         self._weights = {_memory(p) for module in modules for p in module.parameters(False)} - {0}
         classes = {kind: None for module in modules for kind in type(module).__mro__ if not _is_other(kind)}
-        found: List[Any] = [*modules, *roots, *map(_OfClass, classes)]
+        own = [part for module in modules for part in _named(vars(module), True)[1]]
+        buffers = [x for module in modules for x in module._buffers.values()]
+        found = collections.deque([*modules, *roots, *map(_OfClass, classes), *own, *buffers])
+        most, crowd = len(found) + _MOST, collections.deque()  # type: Tuple[int, collections.deque[Any]]
+        self.is_cut = False  #: is there more than was taken?
         self._seen: Dict[int, Any] = {}  # kept, so that numbers are of these
         self._taken: List[Callable[[], None]] = []
-        while found and len(self._seen) < _MOST:
-            value = found.pop()
-            if isinstance(value, _LEAVES) or id(value) in self._seen:
+        while found or crowd:
+            value = (found or crowd).popleft()
+            if _is_still(value) or id(value) in self._seen:
                 continue
+            self.is_cut = len(self._seen) >= most
+            if self.is_cut:
+                break
             self._seen[id(value)] = value
             try:
                 taken = list(self._of(value))
@@ -45,7 +54,7 @@ class Held:
                 continue
             for put_back, parts in taken:
                 self._taken.append(put_back)
-                found += (part for part in parts if not isinstance(part, _LEAVES))
+                (crowd if len(parts) > _CROWD else found).extend(part for part in parts if not _is_still(part))
 
     def put_back(self) -> None:
         with torch.no_grad():
@@ -65,6 +74,11 @@ class Held:
                     yield taken
             if isinstance(value, _DATA) or not any(map(_is_other, type(value).__mro__[:-1])):
                 yield from _attributes(value)
+
+
+def _is_still(value: Any) -> bool:
+    """Can neither it change nor what is in it?"""
+    return _STILL.issuperset(map(type, value)) if type(value) in (tuple, frozenset) else isinstance(value, _LEAVES)
 
 
 def _nothing() -> None:
