@@ -46,10 +46,17 @@ static void print_line(const char *name, int runs, const char *layout, const cha
            predicted > 0 ? measured / predicted : 0.0, planned != sent ? "  BYTES DIFFER" : "");
 }
 
+/* Of a plan's arrays those of a run, whose repetitions have the same weights. */
+static int64_t held_by_run(const run_report *report, const schedule_view *plan)
+{
+    const heddle_forecast_memory *m = &plan->of.memory;
+    return m->total - m->weights + m->weights / report->task->info.repeat;
+}
+
 void report_analysis(const run_report *report, const schedule_view *plan)
 {
     const run_task *task = report->task;
-    char shape[HEDDLE_LINE_BYTES] = "?", mesh[256] = "?", held[16], peak[16];
+    char shape[HEDDLE_LINE_BYTES] = "?", mesh[256] = "?", all[16], held[16], peak[16];
     run_way way = run_way_of(report, 0);
     heddle_ignore(heddle_shape_format(shape, sizeof shape, &task->info.shape));
     heddle_ignore(heddle_mesh_format(mesh, sizeof mesh, &task->mesh));
@@ -67,8 +74,10 @@ void report_analysis(const run_report *report, const schedule_view *plan)
                (double)way.sum.forward_ns * 1e-9);
     printf("\nbytes are of the rank that sends most, times measured of the slowest one, in the fastest of %" PRId64
            " passes\n"
-           "memory: %s predicted for a rank's arrays, %s at the peak of a process, which holds its program, too\n",
-           task->passes, report_si(held, sizeof held, (double)plan->of.memory.total),
+           "memory: %s predicted for a rank's arrays, %s here, where all layers have the same weights;\n"
+           "  %s at the peak of a process, which holds its program, too\n",
+           task->passes, report_si(all, sizeof all, (double)plan->of.memory.total),
+           report_si(held, sizeof held, (double)held_by_run(report, plan)),
            report_si(peak, sizeof peak, (double)run_report_most(report, RUN_TOTAL_PEAK_BYTES)));
     if (!plan->on.is_calibrated) {
         printf("the machine was not measured: heddle calibrate makes predictions of this one\n");
@@ -88,9 +97,10 @@ void report_analysis_json(const run_report *report, const schedule_view *plan)
     report_json_string("machine", plan->on.name, ",\n ");
     printf("\"bytes_agree\": %s, \"bytes_planned\": %" PRId64 ", \"bytes_sent\": %" PRId64
            ", \"predicted_s\": %.12g, \"measured_s\": %.9f,\n \"memory_predicted_bytes\": %" PRId64
-           ", \"memory_peak_bytes\": %" PRId64 ",\n \"stages\": [",
+           ", \"memory_held_bytes\": %" PRId64 ", \"memory_peak_bytes\": %" PRId64 ",\n \"stages\": [",
            report_analysis_agrees(report) ? "true" : "false", way.sum.planned, way.sum.sent, plan->of.time_s,
-           (double)way.sum.forward_ns * 1e-9, plan->of.memory.total, run_report_most(report, RUN_TOTAL_PEAK_BYTES));
+           (double)way.sum.forward_ns * 1e-9, plan->of.memory.total, held_by_run(report, plan),
+           run_report_most(report, RUN_TOTAL_PEAK_BYTES));
     for (int i = 0; i < way.rows; i++) {
         const run_row *r = &way.row[i];
         printf("%s{", i > 0 ? ",\n  " : "\n  ");

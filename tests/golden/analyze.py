@@ -44,7 +44,19 @@ def analyzed(transport, *words):
                    (row["stage"], row["layout"], row["method"])]
             moved = [edges[i].get("forward_bytes_per_rank_max", edges[i].get("bytes_per_rank_max", 0)) for i in own]
             check(len(own) == row["runs"] and (row["bytes_planned"] > 0 or not any(moved)), f"{what}: {row}, {moved}")
-    check(0 < of["memory_predicted_bytes"] < of["memory_peak_bytes"], f"{what}: memory {of['memory_peak_bytes']}")
+    check(0 < of["memory_held_bytes"] <= of["memory_predicted_bytes"], f"{what}: memory {of['memory_held_bytes']}")
+    check(of["memory_held_bytes"] < of["memory_peak_bytes"], f"{what}: memory {of['memory_peak_bytes']}")
+
+
+def weights_of_a_layer():
+    """A run's layers share their weights: more of them are more of a plan's memory, and not of a run's."""
+    words = ["plan", "latte-xl2", "--size", "t=2,s=8", "--mesh", "sp=2", "--objective", "bytes", "--analyze",
+             "--layers"]
+    one, six = ask(*words, "1"), ask(*words, "6")
+    check(six["memory_predicted_bytes"] > 5 * one["memory_predicted_bytes"], f"{six['memory_predicted_bytes']} bytes")
+    for of in one, six:
+        check(0.9 < of["memory_held_bytes"] / one["memory_predicted_bytes"] < 1.1, f"{of['memory_held_bytes']} bytes")
+        check(of["memory_held_bytes"] < of["memory_peak_bytes"], f"memory {of['memory_peak_bytes']}")
 
 
 def kept(*words):
@@ -76,6 +88,7 @@ def candidates():
 
 
 candidates()
+weights_of_a_layer()
 for transport in ("threads", "shm"):
     analyzed(transport, "--mesh", "sp=2")
 analyzed("shm", "--mesh", "sp=3", "--objective", "bytes")
