@@ -71,6 +71,18 @@ def test_a_window_that_pads_itself_has_the_whole(size, rows):
         assert proof, f"{n} rows: {proof}"
 
 
+@pytest.mark.parametrize("size,rows", ((2, 11), (3, 11), (3, 35), (8, 1680)))
+def test_a_window_has_the_whole_where_only_last_parts_are_odd(size, rows):
+    """6 and 5 rows, or 4, 4 and 3, begin at even rows; 1680 rows have even parts on 2 to 8 ranks."""
+    model, x = made(rows, Block, Block)
+    plan = ht.explore(model, x).plan(model, f"[sp={size}]")
+    gathered = [name for name, step in plan.apart() if isinstance(step, Gather)]
+    assert {"blocks.0.pairs", "blocks.1.pairs"} < set(gathered) and plan.proof, str(plan)
+    for n in (13, 14):
+        proof = plan.prove(model, torch.randn(2, n, WIDTH), ranks=2)
+        assert proof, f"{n} rows: {proof}"
+
+
 def test_a_gather_around_a_window_is_no_waste():
     model, x = made(12, Block, Block)
     whole = Gather("x", "b s _", "s"), Split("output", "b s _", "s")

@@ -29,11 +29,17 @@ def saved_by(model: torch.nn.Module, steps: Any, known: Known, proof: Proof, ran
 
     def forward(those: Any, size: int) -> Proof:
         return prove(model, those, *args, ranks=size, gradients=False, **kwargs)
+
+    def holds(those: Any, other: Proof) -> bool:
+        for size in further(ranks, other):
+            if not forward(those, size):
+                return False
+            other.further.append(size)
+        return True
     for i, j in pairs[:_PAIRS_MAX]:
         left = _together([pair for at, pair in enumerate(flat) if at not in (i, j)])
         other = forward(left, ranks)
-        if other and other.bytes_total < proof.bytes_total and all(
-                forward(left, size) for size in further(ranks, other)):
+        if other and other.bytes_total < proof.bytes_total and holds(left, other):
             yield (flat[i][0], f"{flat[i][1]} at '{flat[i][0]}' and {flat[j][1]} at '{flat[j][0]}' undo one another: "
                                f"{proof.bytes_total} bytes are sent in a forward, without both {other.bytes_total}",
                    "Leave both out")

@@ -19,7 +19,7 @@ def quickly(model: torch.nn.Module, plan: Plan, found: Exploration, ranks: int =
 
 def proved(model: torch.nn.Module, plan: Plan, found: Exploration, size: int, quick: Optional[Proof] = None) -> Proof:
     """On few ranks with gradients; then the forward on as many as the plan is for, where these are more, and on some
-    whose parts are uneven, if none have been: a window of two rows that pads itself is right in even parts alone."""
+    whose parts begin at rows without a common divisor, if no others did: there a window that pads itself is wrong."""
     args, kwargs = found.given
     quick = quick or quickly(model, plan, found)
     if not quick:
