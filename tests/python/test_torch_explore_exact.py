@@ -98,6 +98,21 @@ def test_half_precision_is_explored_and_proved_as_float32_is(dtype):
         assert before[name][0] == id(p) and p.dtype == dtype and torch.equal(before[name][1], p), name
 
 
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
+def test_a_table_in_half_precision_makes_no_model_of_half_precision(dtype):
+    torch.manual_seed(0)
+    model, x = Layers(Layer(), Layer()), torch.randn(2, 12, WIDTH)
+    single = ht.explore(model, x)
+    whole = single.plan(model, "[sp=2]")
+    for layer in model.layers:
+        layer.scale = layer.scale.to(dtype)
+    found = ht.explore(model, x)
+    plan = found.plan(model, "[sp=2]")
+    assert found.to_yaml() == single.to_yaml() and "dtype: f32" in found.to_yaml()
+    assert plan.proof and plan.proof.bytes_total == whole.proof.bytes_total > 0
+    assert plan.schedule.bytes_total == whole.schedule.bytes_total > 0
+
+
 def of_two(first, second):
     torch.manual_seed(0)
     return Layers(Layer(first), Layer(second)), torch.randn(2, 12, WIDTH)

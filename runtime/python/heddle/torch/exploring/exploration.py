@@ -31,7 +31,7 @@ class Module:
     out: Dict[str, str] = field(default_factory=dict)  #: results likewise
     weights: int = 0  #: parameters, those of what is in it included
     channels: int = 0  #: of its first result: of the last axis that is no dim
-    dtype: Optional[torch.dtype] = None  #: of its first result
+    dtype: Optional[torch.dtype] = None  #: of its first result, also where it was explored in float32 instead
     groups: int = 1  #: of channels, of a norm
     calls: int = 1  #: in one pass of the model
     later: List[str] = field(default_factory=list)  #: of calls after the first that have other dims: which
@@ -81,7 +81,6 @@ class Exploration:
     notes: List[str] = field(default_factory=list)  #: sentences about what could not be found
     given: Tuple[Any, Dict[str, Any]] = field(default_factory=lambda: ((), {}))  #: the arguments
     flow: Flow = field(default_factory=Flow)  #: between stages
-    half: Optional[torch.dtype] = None  #: of a model in half precision that was explored in float32
 
     def __getitem__(self, name: str) -> Module:
         return self.modules[name]
@@ -194,7 +193,7 @@ class Exploration:
         sizes = [f"  {dim}: {extents[dim]}" for dim in dims]
         batch = ["  b: {size: %d, role: batch}" % self.dims["b"]] if "b" in self.dims else []
         text = [f"model: {self.model.lower()}", "source: found by heddle.torch.explore",
-                f"dtype: {_DTYPES.get(self.half or stages[0].dtype, 'f32')}", "dims:", *batch, *sizes,
+                f"dtype: {_DTYPES.get(stages[0].dtype, 'f32')}", "dims:", *batch, *sizes,
                 "  c: {size: %d, role: channel}" % channels,
                 "tensors:", f"  x: [{', '.join([*(['b'] if batch else []), *dims, 'c'])}]", "stages:"]
         for stage in stages:

@@ -18,7 +18,7 @@ from .numbering import note_numbering
 from .probe import Finding, Probe, Reading, called, numbered
 from .solve import Folded, depends_on, extents_of, solved
 from .trees import Tensors, fresh, need_copies, tensors_of
-from .wide import half_of, widened
+from .wide import widened
 
 _WAYS_MAX = 4  #: to read the axes of one call
 _CALLS_MAX = 6  #: of a module, of other shapes each
@@ -66,8 +66,7 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
             note_dtypes(error, model, args, kwargs)
             raise
     asked = args, kwargs
-    half = half_of(model, args, kwargs)
-    with kept(model, args, kwargs, written=written), widened(model, args, kwargs) as (args, kwargs, is_wide), \
+    with kept(model, args, kwargs, written=written), widened(model, args, kwargs) as (args, kwargs, halves), \
             kept(model, args, kwargs, written=written) as put_back:
         axes = _axes(model, args, kwargs, given, dims, shapes, put_back)
         put_back()
@@ -75,8 +74,9 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
         explorer.run(args, kwargs)
         fixed = tuple(name for name, dim in axes.dims.items() if dim.step == 0)
         made = Exploration(type(model).__name__, {name: dim.extent for name, dim in axes.dims.items()}, fixed,
-                           {name: explorer.modules[name] for name in explorer.order}, explorer.notes, asked,
-                           half=half if is_wide else None)
+                           {name: explorer.modules[name] for name in explorer.order}, explorer.notes, asked)
+        for name in made.modules.keys() & halves.keys():
+            made.modules[name].dtype = halves[name]
         put_back()
         made.flow = flow_of(model, args, kwargs, [stage.name for stage in made.stages()])
         put_back()

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Iterator, Optional, Tuple
+from typing import Any, Dict, Iterator, Mapping, Tuple
 
 import torch
 
@@ -10,16 +10,18 @@ from .kept import kept
 from .trees import fresh, tensors_of
 
 HALF = torch.float16, torch.bfloat16
+Halves = Mapping[str, torch.dtype]  #: of modules: what their first results are in
 
 
 @contextlib.contextmanager
-def widened(model: torch.nn.Module, args: Any, kwargs: Any) -> Iterator[Tuple[Any, Any, bool]]:
+def widened(model: torch.nn.Module, args: Any, kwargs: Any) -> Iterator[Tuple[Any, Any, Halves]]:
     """Within, what is in half precision is in float32, in memory of its own: parameters, buffers, and the arguments,
-    which it gives; and whether they are. Where the model does not run so (kernels of half precision alone, no memory)
-    all is as it is."""
+    which it gives; and the modules whose results are in half precision otherwise. Where the model does not run so
+    (kernels of half precision alone, no memory) all is as it is."""
     with contextlib.ExitStack() as stack:
-        given, is_wide = (args, kwargs), False
-        if half_of(model, args, kwargs) is not None:
+        given, halves = (args, kwargs), {}  # type: Tuple[Any, Any], Halves
+        if _has_halves(model, args, kwargs):
+            own = _halves(model, args, kwargs)
             trial = contextlib.ExitStack()
             try:
                 trial.enter_context(converted(model, torch.float32))
@@ -27,17 +29,36 @@ def widened(model: torch.nn.Module, args: Any, kwargs: Any) -> Iterator[Tuple[An
                 with kept(model, *wide):
                     once = fresh(model, *wide)
                     model(*once[0], **once[1])
-                given, is_wide = wide, True
+                given, halves = wide, own
                 stack.enter_context(trial.pop_all())
             except Exception:  # whatever a model raises
                 trial.close()
-        yield (*given, is_wide)
+        yield (*given, halves)
 
 
-def half_of(model: torch.nn.Module, args: Any, kwargs: Any) -> Optional[torch.dtype]:
-    """The first dtype of half precision that there is."""
-    return next((x.dtype for x in (*model.parameters(), *model.buffers(), *tensors_of(args).values(),
-                                   *tensors_of(kwargs).values()) if x.dtype in HALF), None)
+def _has_halves(model: torch.nn.Module, args: Any, kwargs: Any) -> bool:
+    return any(x.dtype in HALF for x in (*model.parameters(), *model.buffers(), *tensors_of(args).values(),
+                                         *tensors_of(kwargs).values()))
+
+
+def _halves(model: torch.nn.Module, args: Any, kwargs: Any) -> Halves:
+    """Of the model as it is; all modules, where it does not run."""
+    found: Dict[str, torch.dtype] = {}
+    handles = []
+    for name, module in model.named_modules():
+        def look(_: Any, given: Any, out: Any, name: str = name) -> None:
+            found.update({name: x.dtype for x in list(tensors_of(out).values())[:1] if x.dtype in HALF})
+        handles.append(module.register_forward_hook(look))
+    try:
+        with kept(model, args, kwargs):
+            once = fresh(model, args, kwargs)
+            model(*once[0], **once[1])
+    except Exception:  # whatever a model raises
+        found.update({name: torch.bfloat16 for name, _ in model.named_modules()})
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Container, Dict, List, Mapping, Optional, Tuple
 
 import torch
 
@@ -42,8 +42,8 @@ class Watched:
 
 def watched(model: torch.nn.Module, steps: Any, args: Any, kwargs: Any, ranks: int, is_sharp: bool) -> List[Watched]:
     """Of every rank. What the whole model raises goes on."""
-    with widened(model, args, kwargs) as (args, kwargs, is_wide):
-        return _watched(Copies(model, is_sharp), steps, args, kwargs, ranks, is_wide)
+    with widened(model, args, kwargs) as (args, kwargs, halves):
+        return _watched(Copies(model, is_sharp), steps, args, kwargs, ranks, halves)
 
 
 def is_blowing_up(model: torch.nn.Module, args: Any, kwargs: Any) -> bool:
@@ -52,7 +52,7 @@ def is_blowing_up(model: torch.nn.Module, args: Any, kwargs: Any) -> bool:
         return blows_up(Copies(model), args, kwargs, True)
 
 
-def _watched(copies: Copies, steps: Any, args: Any, kwargs: Any, ranks: int, is_wide: bool) -> List[Watched]:
+def _watched(copies: Copies, steps: Any, args: Any, kwargs: Any, ranks: int, halves: Container[str]) -> List[Watched]:
     whole: Dict[str, List[Tuple[Tensors, Tensors]]] = {}
     one = copies.one()
     for name, module in one.named_modules():
@@ -61,7 +61,7 @@ def _watched(copies: Copies, steps: Any, args: Any, kwargs: Any, ranks: int, is_
     turns, every = Turns(ranks), [Watched() for _ in range(ranks)]
 
     def of_rank(rank: int) -> None:
-        mine, each = SimulatedRanks(f"[sp={ranks}]", rank, turns, is_wide), copies.one()
+        mine, each = SimulatedRanks(f"[sp={ranks}]", rank, turns, halves), copies.one()
         before = _graphs(each)
         watch = _Watch(every[rank], mine, whole)
         try:

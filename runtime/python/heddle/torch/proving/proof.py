@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Container, Dict, List, Optional, Tuple
 
 import torch
 
@@ -73,8 +73,8 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise ArgumentError(f"prove: ranks is {ranks!r}, wanted a number of at least 1")
     need_one_device("prove", model, args, kwargs)
-    with widened(model, args, kwargs) as (args, kwargs, is_wide):
-        asked = (getattr(plan, "steps", plan), args, kwargs, ranks, gradients, is_wide)
+    with widened(model, args, kwargs) as (args, kwargs, halves):
+        asked = (getattr(plan, "steps", plan), args, kwargs, ranks, gradients, halves)
         sharp = Copies(model)
         proof = _proved(model, sharp, *asked)
         if not proof and proof.error is None and blows_up(sharp, args, kwargs, gradients):
@@ -101,7 +101,7 @@ def blows_up(copies: Copies, args: Any, kwargs: Any, gradients: bool) -> bool:
 
 
 def _proved(model: torch.nn.Module, copies: Copies, steps: Any, args: Any, kwargs: Any, ranks: int, gradients: bool,
-            is_wide: bool) -> Proof:
+            halves: Container[str]) -> Proof:
     whole = copies.one()
     seen: Dict[str, List[torch.Tensor]] = {}
     for name, module in whole.named_modules():
@@ -111,7 +111,7 @@ def _proved(model: torch.nn.Module, copies: Copies, steps: Any, args: Any, kwarg
     turns, compared = Turns(ranks), _Compared(seen)
 
     def of_rank(rank: int) -> Tuple[Tensors, Tensors, Tensors, SimulatedRanks]:
-        mine = SimulatedRanks(f"[sp={ranks}]", rank, turns, is_wide)
+        mine = SimulatedRanks(f"[sp={ranks}]", rank, turns, halves)
         each = copies.one()
         _watched(each, mine, compared)
         put_on(each, lambda: (steps, ""), mine)

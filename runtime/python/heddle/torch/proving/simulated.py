@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, List, Optional
+from typing import Any, Container, List, Optional
 
 import torch
 
@@ -36,9 +36,9 @@ class SimulatedComm:
 class SimulatedRanks(Ranks):
     """One rank of several."""
 
-    def __init__(self, mesh: str, rank: int, turns: Turns, is_wide: bool = False):
+    def __init__(self, mesh: str, rank: int, turns: Turns, halves: Container[str] = ()):
         super().__init__(SimulatedComm(mesh, rank, turns))  # type: ignore[arg-type]
-        self.is_wide = is_wide  #: float32 stands for half precision, of which the bytes are told
+        self.halves = halves  #: modules in which float32 stands for half precision, of which the bytes are told
         self.moves: List[Moved] = []  #: of rank 0: of all ranks together
         self.within: List[str] = []  #: the modules that run, the innermost last
         self.ended = 0  #: modules so far
@@ -98,11 +98,12 @@ class SimulatedRanks(Ranks):
         return o.index_select(2, rows.places(o.device))
 
     def _count(self, x: torch.Tensor, what: str, lines: List[str]) -> None:
-        size = 2 if self.is_wide and x.dtype == torch.float32 else x.element_size()
+        module = self.within[-1] if self.within else ""
+        size = 2 if module in self.halves and x.dtype == torch.float32 else x.element_size()
         sent = [sum(sum(Line(text).sends(rank).values()) for text in lines) * size // 4
                 for rank in range(self.comm.size)]
         if sum(sent) > 0:
-            self.moves.append(Moved(self.within[-1] if self.within else "", what, sum(sent), max(sent)))
+            self.moves.append(Moved(module, what, sum(sent), max(sent)))
 
 
 class _Moved(torch.autograd.Function):
