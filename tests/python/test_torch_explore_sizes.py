@@ -205,3 +205,25 @@ def test_an_extent_that_is_no_rank_s_is_refused():
     proof = ht.prove(model, steps, x, ranks=3)
     assert isinstance(proof.error, heddle.ArgumentError), proof
     assert "'width' is 11, and this rank has 3 of h: wanted as many, or so many for each" in str(proof), proof
+
+
+class Told(torch.nn.Module):
+    def forward(self, x, rows):
+        return x * rows
+
+
+class Telling(torch.nn.Module):
+    def __init__(self, times, rows):
+        super().__init__()
+        self.block, self.times, self.rows = Told(), times, rows
+
+    def forward(self, x):
+        return self.block(x, self.rows or self.times * x.shape[1])
+
+
+@pytest.mark.parametrize("times,rows,error", [(1, 0, None), (3, 0, None), (0, 20, heddle.MismatchError)])
+def test_ranks_have_so_many_for_each_of_their_rows_alike(times, rows, error):
+    """13 rows on 3 ranks are 5, 4 and 4: 20 is 4 for each on the first, and 5 on the others."""
+    steps = [("", (Split("x", "b s _", "s"), Gather("output", "b s _", "s"))), ("block", Total("rows", "s"))]
+    proof = ht.prove(Telling(times, rows), steps, torch.randn(2, 13, WIDTH), ranks=3)
+    assert type(proof.error) is (error or type(None)) and bool(proof) == (error is None), proof

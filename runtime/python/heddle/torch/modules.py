@@ -203,7 +203,8 @@ class Extent:
 @dataclass(frozen=True)
 class Total:
     """The way back from `Extent`, for a module that gets the whole: from the extent of what this rank has of `over`, or
-    so many for each of its rows, to that of the whole: `Total("height", "h")`. The number is an argument by itself."""
+    so many for each of its rows, to that of the whole: `Total("height", "h")`. The number is an argument by itself. The
+    ranks compare how many for each: MismatchError on all of them where one rank has others."""
 
     what: str
     over: str
@@ -214,10 +215,11 @@ class Total:
 
         def apply(extent: int) -> int:
             length = max(ranks.part(self.over)[1], 1)  # without rows there is one of ones
-            if extent % length != 0:
-                raise ArgumentError(f"'{self.what}' is {extent}, and this rank has {length} of {self.over}: wanted as "
-                                    "many, or so many for each")
-            return extent // length * ranks.sizes[self.over]
+            refused = ArgumentError(f"'{self.what}' is {extent}, and this rank has {length} of {self.over}: wanted as "
+                                    "many, or so many for each") if extent % length != 0 else None
+            times = extent // length
+            agree(ranks.comm, f"Total of '{self.what}'", [(f"so many for each of {self.over}", times)], refused)
+            return times * ranks.sizes[self.over]
         return apply
 
 
