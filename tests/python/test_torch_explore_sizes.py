@@ -227,3 +227,38 @@ def test_ranks_have_so_many_for_each_of_their_rows_alike(times, rows, error):
     steps = [("", (Split("x", "b s _", "s"), Gather("output", "b s _", "s"))), ("block", Total("rows", "s"))]
     proof = ht.prove(Telling(times, rows), steps, torch.randn(2, 13, WIDTH), ranks=3)
     assert type(proof.error) is (error or type(None)) and bool(proof) == (error is None), proof
+
+
+class Chosen(torch.nn.Module):
+    """Half of the rows, by their values, go through a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.score, self.up = torch.nn.Linear(WIDTH, 1), torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        at = self.score(x)[..., 0].sigmoid().topk(x.shape[1] // 2, 1).indices[..., None].expand(-1, -1, WIDTH)
+        return torch.zeros_like(x).scatter(1, at, self.up(x.gather(1, at)))
+
+
+class Behind(torch.nn.Module):
+    """The row one behind, or two behind where a number is above 0."""
+
+    def forward(self, x):
+        return torch.where(x[..., :1] > 0, F.pad(x, (0, 0, 2, 0))[:, :-2], F.pad(x, (0, 0, 1, 0))[:, :-1])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_that_are_chosen_by_their_values_are_no_neighbours(seed):
+    torch.manual_seed(seed)
+    x = torch.randn(2, 18, WIDTH)
+    found = ht.explore(torch.nn.Sequential(Chosen(), torch.nn.Linear(WIDTH, WIDTH)), x)["0"].dims["s"]
+    assert not found.is_near and not found.is_free, found
+
+
+def test_rows_that_are_farther_with_other_numbers_are_no_neighbours():
+    torch.manual_seed(0)
+    x = torch.randn(8, 18, WIDTH)
+    x[..., 0] = -0.1
+    found = ht.explore(torch.nn.Sequential(Behind(), torch.nn.Linear(WIDTH, WIDTH)), x)["0"].dims["s"]
+    assert found.kind == "mixes" and "with other numbers" in found.why, found

@@ -139,6 +139,9 @@ class Probe:
             if max(map(abs, fine)) > far:
                 why = f"what a row of {self.dim} reaches beyond {far} rows is less and less, and not nothing"
                 return Finding("causal" if min(fine) >= 0 else "mixes", why, 0, times)
+        if far < self.extent - 1 and (2 * far > self.extent or self._is_by_values(seen)):
+            return Finding("mixes", f"a row of {self.dim} reaches rows up to {far} away, and others "
+                                    "with other numbers or more rows")
         if min(away) >= 0:
             return Finding("causal", f"a row of {self.dim} reaches {far} rows behind it", far, times)
         if far < self.extent - 1:
@@ -158,6 +161,20 @@ class Probe:
             fine = Probe(self.dim, self.reading, self.run, self.whole, None, 0.0)
             found = {row: fine._seen(row) for row in seen}
         return [*_away(found), *_away(seen)]
+
+    def _is_by_values(self, seen: Seen) -> bool:
+        """Does a row reach others than these, with other numbers in all rows?"""
+        def other(name: str, x: torch.Tensor) -> torch.Tensor:
+            parts = holding(self.reading.given.get(name, ()), self.dim)
+            if len(parts) != 1 or not x.is_floating_point() or not bool(x.isfinite().all()):
+                return x  # a mask, or what numbers rows
+            noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(x.numel()), device="cpu")
+            return x + noise.to(x.device, x.dtype) * max(float(x.detach().abs().float().mean()), 0.1)
+
+        def run(change: Callable[[str, torch.Tensor], torch.Tensor]) -> Tensors:
+            return self.run(lambda name, x: change(name, other(name, x)))
+        beside = Probe(self.dim, self.reading, run, run(lambda _, x: x), None, self.least)
+        return any(not torch.equal(rows, beside._seen(row)[0]) for row, (rows, _) in seen.items())
 
     def _each(self, change: Callable[[torch.Tensor, int, torch.Tensor], torch.Tensor],
               lo: int, hi: int) -> Callable[[str, torch.Tensor], torch.Tensor]:
