@@ -66,7 +66,7 @@ void cli_say_too_large(const cli_question *q, const plan_row *rows, int nrows)
 {
     char text[16];
     for (int i = 0; i < nrows; i++) {
-        if (rows[i].is_too_large) {
+        if (rows[i].is_too_large && rows[i].refusal[0] == '\0') {
             printf("*: does not fit, a rank of the machine has %s\n",
                    report_si(text, sizeof text, (double)q->on.memory_bytes));
             return;
