@@ -9,14 +9,15 @@
 
 enum { LEFT_OUT_PERCENT = 100 }; /* with more work than that fewer bytes are of no interest */
 
-/* The model repeated often enough for a steady state; NULL where that is more than the planner takes. */
+/* The model repeated often enough for a steady state; NULL where that is more than the planner takes. The model stays
+ * as it is. */
 static heddle_schedule *plan_long_run(const heddle_plan_options *options, heddle_model *model,
                                       const heddle_schedule_info *info)
 {
     heddle_schedule *schedule = NULL;
-    if (heddle_model_resize(model, NULL, REPORT_LONG_RUN) != HEDDLE_OK ||
-        heddle_plan(&schedule, model, &info->mesh, options) != HEDDLE_OK) {
-        return NULL;
+    if (heddle_model_resize(model, NULL, REPORT_LONG_RUN) == HEDDLE_OK) {
+        heddle_ignore(heddle_plan(&schedule, model, &info->mesh, options));
+        heddle_ignore(heddle_model_resize(model, NULL, info->repeat));
     }
     return schedule;
 }

@@ -315,13 +315,15 @@ static void print_json(const sweep *s, const char *model)
 
 static void print_csv(const sweep *s)
 {
-    printf("ranks,size,mesh,time_s,gpu_seconds,bytes_per_rank_max,memory_bytes_per_rank,refusal\n");
+    printf("ranks,size,mesh,time_s,gpu_seconds,bytes_per_rank_max,memory_bytes_per_rank,refusal,change\n");
     for (int i = 0; i < s->rows; i++) {
         const plan_row *r = &s->row[i];
         printf("%d,%s,", r->ranks, r->size);
         cli_print_cell(r->mesh);
         printf(",%.12g,%.12g,%" PRId64 ",%" PRId64 ",", r->time_s, r->time_s * r->ranks, r->sent_max, r->memory_bytes);
         cli_print_cell(r->refusal);
+        printf(",");
+        cli_print_cell(r->change);
         printf("\n");
     }
 }

@@ -109,8 +109,10 @@ heddle_status report_schedule_json(const schedule_view *v)
            "%.12g, \"sample_s\": %.12g,\n",
            f->time_s, f->compute_s, f->transfer_s, f->hidden_s, f->serial_s, f->sample_s);
     printf(" \"memory_bytes_per_rank\": %" PRId64 ", \"bytes_per_rank_max\": %" PRId64 ", \"bytes_total\": %" PRId64
-           ",\n \"end_bytes_per_rank_max\": %" PRId64 ", \"end_s\": %.12g,\n",
-           f->memory.total, v->info.bytes_per_rank_max, v->info.bytes_total, f->end_bytes_per_rank_max, f->end_s);
+           ",\n \"weights_gathered_bytes_per_rank\": %.0f, \"end_bytes_per_rank_max\": %" PRId64
+           ", \"end_s\": %.12g,\n",
+           f->memory.total, v->info.bytes_per_rank_max, v->info.bytes_total, report_gathered_bytes(v),
+           f->end_bytes_per_rank_max, f->end_s);
     print_links(v);
     printf(" \"schedule\": ");
     heddle_status st = heddle_schedule_save(v->schedule, "-");

@@ -37,6 +37,9 @@ heddle_status report_schedule_json(const schedule_view *view);
 
 /* schedule_totals.c: what is below the table. */
 void report_totals(const schedule_view *view);
+/* What a rank sends of sharded weights in a pass: its part of every stage's to all others; in a step once more, and
+ * gradients of them. 0: weights are whole. */
+double report_gathered_bytes(const schedule_view *view);
 /* The value of an objective with its unit: "12.3 ms", "82.1 GB". Returns `out`. */
 const char *report_value(char *out, size_t out_bytes, const char *objective, double value);
 

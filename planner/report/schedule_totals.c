@@ -135,23 +135,30 @@ static void print_seconds(const schedule_view *v)
     }
 }
 
-/* Sharded weights: a rank sends its part of every stage's to all others; in a step once more, and gradients of them. */
-static void print_gathered(const schedule_view *v)
+double report_gathered_bytes(const schedule_view *v)
 {
     heddle_model_info model = HEDDLE_EMPTY(heddle_model_info);
     double bytes = 0;
-    char sent[16];
     if (heddle_model_get_info(&model, v->model) != HEDDLE_OK || !model.weights_sharded || v->nranks < 2) {
-        return;
+        return 0;
     }
     for (int i = 0; i < model.nstages; i++) {
         heddle_stage_info stage = HEDDLE_EMPTY(heddle_stage_info);
         heddle_ignore(heddle_model_stage(&stage, v->model, i));
         bytes += (double)((stage.nweights + v->nranks - 1) / v->nranks) * (v->nranks - 1);
     }
-    bytes *= (double)heddle_dtype_bytes(v->info.shape.dtype) * (v->info.nstages / model.nstages) * (v->is_step ? 3 : 1);
-    printf("weights gathered: a rank sends %s of its part of them, in the links and not in the above\n",
-           report_si(sent, sizeof sent, bytes));
+    return bytes * (double)heddle_dtype_bytes(v->info.shape.dtype) * (v->info.nstages / model.nstages) *
+           (v->is_step ? 3 : 1);
+}
+
+static void print_gathered(const schedule_view *v)
+{
+    const double bytes = report_gathered_bytes(v);
+    char sent[16];
+    if (bytes > 0) {
+        printf("weights gathered: a rank sends %s of its part of them, in the links and not in the above\n",
+               report_si(sent, sizeof sent, bytes));
+    }
 }
 
 static void print_links(const schedule_view *v)

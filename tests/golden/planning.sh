@@ -198,6 +198,11 @@ grep -q "^link nvlink: a rank sends at most 3.50 kB" "$folder/out" || {
     echo "FAILED weights gathered: not the bytes of the links"
     failed=1
 }
+says "weights gathered, as JSON" 0 '"weights_gathered_bytes_per_rank": 3500,' \
+    plan "$folder/fsdp.yaml" --mesh sp=8 --machine 8xh100-nvlink --epilogue any --json
+says "a step gathers twice and scatters gradients" 0 '"weights_gathered_bytes_per_rank": 10500,' \
+    plan "$folder/fsdp.yaml" --mesh sp=8 --machine 8xh100-nvlink --epilogue any --json --training
+says "whole weights" 0 '"weights_gathered_bytes_per_rank": 0,' plan hunyuanvideo -n 16 $two --json
 says "no difference" 0 "0 of 168 stages differ" diff "$folder/a.json" "$folder/a.json"
 says "a schedule as a model" 2 "a.json:1:12: this is a schedule or an answer, no model: " plan "$folder/a.json" -n 2
 "$HEDDLE" topo --machine 8xh100-nvlink -o "$folder/machine.yaml" >/dev/null || failed=1
@@ -229,7 +234,7 @@ done
 says "a saved schedule" 0 "all repetitions" simulate stdit3-xl2 --schedule "$folder/b.json" $two
 # Under a sanitizer one search by trying all instead of four: what is found is the same in every build.
 python3 - "$HEDDLE" "$(is_sanitized && echo 1 || echo 4)" <<'PY' || failed=1
-import json, subprocess, sys
+import csv, json, subprocess, sys
 
 TWO = ["--machine", "2x8xh100-nvlink+ib400"]
 
@@ -293,5 +298,8 @@ for i, link in enumerate(p["links"]):
     assert sum(x["links"][i]["total"] for x in v["moves"]) == link["total"]
 d = subprocess.run([sys.argv[1], "sweep", "hunyuanvideo", "-n", "1..4", *TWO, "--csv"], capture_output=True, text=True)
 assert len(d.stdout.splitlines()) == 5 and d.stdout.startswith("ranks,size,mesh,time_s")
+rows = list(csv.DictReader(d.stdout.splitlines()))
+assert [r["change"] for r in rows] == [x["change"] for x in ask("sweep", "hunyuanvideo", "-n", "1..4")["points"]]
+assert any(r["change"] for r in rows), rows
 PY
 exit $failed
