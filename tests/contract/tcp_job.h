@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,7 +24,7 @@ enum { MOST = 6, LONG_MS = 20000, SHORT_MS = 1200 };
 #define SECRET "HEDDLE_KEY=0123456789abcdef "
 
 typedef struct job {
-    int port, n;
+    int port, held, n; /* the port is held for this job among those of all such tests */
     pid_t pid[MOST];
     outcome *outcome; /* [MOST] */
 } job;
@@ -39,23 +40,40 @@ static inline int try_port(int port)
     return is_free;
 }
 
+/* A name that one process has at a time: who looks for a port before the ranks of another job listen there takes
+ * another one. */
+static inline int hold_port(int port)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "heddle-test-port-%d", port);
+    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && bind(fd, (const struct sockaddr *)&name, sizeof name) == 0) {
+        return fd;
+    }
+    close(fd);
+    return -1;
+}
+
 /* Below those that the kernel gives to whoever asks for any. */
-static inline int free_port(void)
+static inline void take_port(job *j)
 {
     static int next;
     for (int i = 0; i < 1000; i++) {
-        const int port = 20000 + (getpid() * 13 + next++) % 12000;
-        if (try_port(port)) {
-            return port;
+        j->port = 20000 + (getpid() * 13 + next++) % 12000;
+        j->held = hold_port(j->port);
+        if (j->held >= 0 && try_port(j->port)) {
+            return;
         }
+        close(j->held);
     }
     fail_msg("no port is free");
-    return 0;
 }
 
 static inline job new_job(void)
 {
-    return (job){.port = free_port(), .outcome = hd_shared(MOST * sizeof(outcome))};
+    job j = {.outcome = hd_shared(MOST * sizeof(outcome))};
+    take_port(&j);
+    return j;
 }
 
 /* "RANK=0 WORLD_SIZE=2": these and no others of those that matter here. */
@@ -135,11 +153,8 @@ static inline void end_job(job *j)
     for (int i = 0; i < j->n; i++) {
         assert_int_equal(waitpid(j->pid[i], NULL, 0), j->pid[i]);
     }
-    const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(5); /* another program's ranks may have met there */
-    while (j->n > 0 && !try_port(j->port) && hd_now_ns() < until_ns) {
-        usleep(20000);
-    }
-    assert_true(try_port(j->port) || j->n == 0); /* nothing listens there any more */
+    assert_true(try_port(j->port)); /* nothing listens there any more */
+    close(j->held);
 }
 
 /* Connected to the job's port. */

@@ -1,6 +1,7 @@
 /* Transfers that lend: others read a rank's array where it lies, for as long as they have not returned it. */
 #include "case.h"
 #include "check.h"
+#include "time_limit.h"
 
 #include "runtime/move/move.h"
 
@@ -134,7 +135,7 @@ HD_RANK_CASES(deadlines, 2, "2 threads", "2 shm")
     lender l;
     int is_lent = nth;
     const void *at;
-    HD_TRY(open_lender(&l, comm, 200));
+    HD_TRY(open_lender(&l, comm, hd_test_missed_ns(0.2) / 1000000));
     if (l.rank == 1 && is_lent) {
         HD_TRY(lend(&l, 0));
         HD_TRY(hd_channel_borrow(l.channel, 0, &at));
@@ -312,7 +313,7 @@ static heddle_status one_of_two_fails(heddle_comm *comm, void *arg)
     lender first, second = {.comm = comm};
     const void *at;
     HD_TRY(open_lender(&first, comm, 0));
-    HD_TRY(open_lender(&second, comm, both->is_late ? 200 : 0));
+    HD_TRY(open_lender(&second, comm, both->is_late ? hd_test_missed_ns(0.2) / 1000000 : 0));
     HD_TRY(lend(&first, 0));
     HD_TRY(hd_channel_borrow(first.channel, 1 - first.rank, &at));
     if (!both->is_late || first.rank == 1) {

@@ -17,10 +17,10 @@ static heddle_status moves_all(heddle_comm *launched, void *arg)
                                         "f32[t=6 s=8] on [node=2 sp=2]: t@node -> s@node,sum@sp"};
     heddle_status st = HEDDLE_OK;
     world w;
-    heddle_comm_options options = plain(DEADLINE_MS);
+    heddle_comm_options options = plain(long_ms());
     options.force_messages = *(const int *)arg == 0;
     options.pretend_hosts = *(const int *)arg;
-    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(listen_all(&w, launched, long_ms()));
     HD_TRY(open_comm(&w, &options));
     CHECK(strstr(heddle_comm_describe(w.comm), "tcp") != NULL);
     HD_TRY(passes_around(w.comm, 0));
@@ -79,7 +79,7 @@ static heddle_status crosses(heddle_comm *launched, void *arg)
     int64_t sent[2], got[2] = {0, 0};
     heddle_transport table;
     const int lies = *(const int *)arg;
-    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(listen_all(&w, launched, long_ms()));
     HD_TRY(hd_tcp_open(&w.tcp, &w.meeting, w.listener));
     table = hd_tcp_table(w.tcp);
     const int rank = w.meeting.rank;
@@ -128,7 +128,7 @@ HD_CASE(exchanges_are_kept_apart)
 static heddle_status open_pair(world *w, heddle_transport *table, void **exchange, heddle_comm *launched)
 {
     heddle_status st;
-    HD_TRY(listen_all(w, launched, DEADLINE_MS));
+    HD_TRY(listen_all(w, launched, long_ms()));
     HD_TRY(hd_tcp_open(&w->tcp, &w->meeting, w->listener));
     *table = hd_tcp_table(w->tcp);
     const heddle_message message = {.peer = 1 - w->meeting.rank, .is_send = w->meeting.rank == 1, .run_bytes = 8};
@@ -192,7 +192,7 @@ static heddle_status gives_up_half_way(heddle_comm *launched, void *arg)
     unsigned char *array = calloc(1, MUCH), own = 3, all[2] = {0, 0};
     heddle_transport table;
     (void)arg;
-    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(listen_all(&w, launched, long_ms()));
     HD_TRY(hd_tcp_open(&w.tcp, &w.meeting, w.listener));
     table = hd_tcp_table(w.tcp);
     CHECK(array != NULL);
@@ -302,7 +302,7 @@ static heddle_status has_trouble(heddle_comm *launched, void *arg)
     heddle_status st;
     world w;
     char *large = calloc(1, LARGE_BYTES), own = 1, all[2] = {0};
-    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(listen_all(&w, launched, long_ms()));
     HD_TRY(hd_tcp_open(&w.tcp, &w.meeting, w.listener));
     const heddle_transport table = hd_tcp_table(w.tcp);
     const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(8);
@@ -356,9 +356,9 @@ static heddle_status loses_one(heddle_comm *launched, void *arg)
     const leaving how = *(const leaving *)arg;
     heddle_status st = HEDDLE_OK;
     world w;
-    heddle_comm_options options = plain(how == IS_LATE ? hd_test_missed_ns(0.4) / 1000000 : DEADLINE_MS);
+    heddle_comm_options options = plain(how == IS_LATE ? hd_test_missed_ns(0.4) / 1000000 : long_ms());
     options.force_messages = 1;
-    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(listen_all(&w, launched, long_ms()));
     HD_TRY(open_comm(&w, &options));
     HD_TRY(heddle_comm_barrier(launched)); /* nobody is still opening when rank 1 goes */
     const int64_t began_ns = hd_now_ns();

@@ -33,10 +33,10 @@ static heddle_status meets_strangers(heddle_comm *launched, void *arg)
     world w;
     char noise[4096];
     int fd[3] = {-1, -1, -1};
-    const heddle_comm_options options = plain(DEADLINE_MS);
+    const heddle_comm_options options = plain(long_ms());
     (void)arg;
     memset(noise, 0x41, sizeof noise);
-    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(listen_all(&w, launched, long_ms()));
     const hd_tcp_place *first = &w.place[0];
     fd[0] = call(first, noise, sizeof noise);
     fd[1] = call(first, noise, 5);
@@ -73,9 +73,9 @@ static heddle_status meets_the_silent(heddle_comm *launched, void *arg)
     heddle_status st = HEDDLE_OK;
     world w;
     int fd[RANKS * MOST_SILENT], n = 0, size = heddle_comm_size(launched);
-    const heddle_comm_options options = plain(DEADLINE_MS);
+    const heddle_comm_options options = plain(long_ms());
     const silence *silent = arg;
-    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(listen_all(&w, launched, long_ms()));
     for (int r = 0; r < size; r++) {
         hd_handshake like_the_last;
         CHECK(hd_handshake_begin(&like_the_last, size - 1, r) == 0);
@@ -116,7 +116,7 @@ static heddle_status has_no_file_left(heddle_comm *launched, void *arg)
     struct rlimit before, few;
     int fd[128], n = 0;
     (void)arg;
-    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(listen_all(&w, launched, long_ms()));
     CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
     if (heddle_comm_rank(launched) == 0) {
         few = (struct rlimit){sizeof fd / sizeof fd[0], before.rlim_max};
@@ -165,7 +165,7 @@ static heddle_status calls_in_vain(heddle_comm *launched, void *arg)
     heddle_status st = HEDDLE_OK;
     world w;
     hd_tcp *tcp = NULL;
-    HD_TRY(listen_all(&w, launched, how == 4 ? DEADLINE_MS : 700));
+    HD_TRY(listen_all(&w, launched, how == 4 ? long_ms() : 700));
     if (how == 1) {
         w.place[0] = w.place[1];
     } else if (how == 2) {

@@ -10,11 +10,11 @@ static heddle_status pairs(heddle_comm *launched, void *arg)
     heddle_status st;
     world w;
     struct rusage before, after;
-    heddle_comm_options options = plain(DEADLINE_MS);
+    heddle_comm_options options = plain(long_ms());
     char *out = malloc(LARGE), *in = malloc(LARGE);
     (void)arg;
     options.force_messages = 1;
-    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(listen_all(&w, launched, long_ms()));
     HD_TRY(open_comm(&w, &options));
     const int rank = w.meeting.rank, peer = 1 - rank;
     const size_t sends = rank == 0 ? LARGE : SMALL, receives = rank == 0 ? SMALL : LARGE;

@@ -23,10 +23,10 @@ static heddle_status moves(heddle_comm *launched, void *arg)
                                         "f32[t=6 s=6] on [sp=4]: sum@sp -> t@sp", "f64[t=3] on [sp=4]: t@sp -> *"};
     heddle_status st = HEDDLE_OK;
     world w = {.listener = -1};
-    const heddle_comm_options options = plain(DEADLINE_MS);
+    const heddle_comm_options options = plain(long_ms());
     const uint8_t *silent = arg;
     HD_TRY(move_to_host(launched));
-    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(listen_all(&w, launched, long_ms()));
     CHECK(silent == NULL || memcmp(w.place[0].address[0].bytes, silent, 4) == 0); /* else nothing is tested */
     HD_TRY(open_comm(&w, &options));
     CHECK(strstr(heddle_comm_describe(w.comm), "4 ranks, 2 on this host") != NULL);
@@ -61,12 +61,12 @@ static heddle_status meets_a_namesake(heddle_comm *launched, void *arg)
     heddle_status st = HEDDLE_OK;
     world w = {.listener = -1};
     struct sockaddr_in at = {.sin_family = AF_INET};
-    const heddle_comm_options options = plain(DEADLINE_MS);
+    const heddle_comm_options options = plain(long_ms());
     int namesake = -1;
     (void)arg;
     HD_TRY(move_to_host(launched));
     namesake = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(listen_all(&w, launched, long_ms()));
     CHECK(memcmp(w.place[0].address[0].bytes, shared_address, sizeof shared_address) == 0); /* else nothing is tested */
     if (w.meeting.rank == 2) {
         memcpy(&at.sin_addr, shared_address, sizeof shared_address);
@@ -115,7 +115,7 @@ static heddle_status works(heddle_comm *launched, void *arg)
     const int rank = heddle_comm_rank(launched);
     shared->status[rank] = HEDDLE_ERR_INTERNAL;
     HD_TRY(move_to_host(launched));
-    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(listen_all(&w, launched, long_ms()));
     HD_TRY(open_comm(&w, &options));
     HD_TRY(heddle_reshard_parse(&line, "f32[t=128 s=128 c=64] on [sp=4]: t@sp -> s@sp"));
     heddle_reshard_options_init(&any);
@@ -208,7 +208,7 @@ HD_CASE(the_cable_is_cut)
 
 HD_CASE(a_rank_is_killed)
 {
-    int64_t deadline_ms = DEADLINE_MS;
+    int64_t deadline_ms = long_ms();
     make_board(3);
     assert_true(heddle_run_ranks(RANKS, "shm", works, &deadline_ms) != HEDDLE_OK);
     check_survivors(2, "rank 3");
