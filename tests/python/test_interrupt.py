@@ -1,55 +1,75 @@
 """Ctrl-C ends waits, and what a handler raises comes out."""
+import os
 import signal
 import time
 
 from ranks import SCALE, start
 
 SOURCE = """
-import os, signal, sys, time
+import os, pathlib, signal, sys, threading, time
 import heddle
+HEARD = pathlib.Path(__file__).with_name("heard")
 def ready():
-    print("ready", flush=True)
+    print("ready", os.getpid(), flush=True)
+
+def ready_within(comm):
+    '''As soon as this thread is in a call.'''
+    def look():
+        while comm._state.root.inside is None:
+            time.sleep(0.001)
+        ready()
+    threading.Thread(target=look, daemon=True).start()
+
+def await_heard():
+    '''The other rank has heard the signal, and so has this one.'''
+    seen = []
+    signal.signal(signal.SIGINT, lambda *_: seen.append(True))
+    ready()
+    while not seen or not HEARD.exists():
+        time.sleep(0.001)
+    return seen
 """
 
 
-def interrupted(tmp_path, body, ranks=2):
-    """Sends SIGINT to the whole group, as a terminal does, when the last rank is ready; output, seconds, code."""
+def interrupted(tmp_path, body, ranks=2, whole_group=True):
+    """Sends SIGINT to the whole group, as a terminal does, or to the ranks alone, when the last rank is ready; output,
+    seconds, code."""
     program = start(tmp_path, SOURCE + body, ranks, start_new_session=True)
     try:
-        lines = ""
-        while lines.count("ready") < ranks:
+        lines, pids = "", []
+        while len(pids) < ranks:
             line = program.stdout.readline()
             assert line, lines
             lines += line
-        time.sleep(0.3)
+            pids += [int(line.split()[1])] if line.startswith("ready") else []
+        time.sleep(0.3)  # they are in the wait by now
         begin = time.monotonic()
-        signal_group(program)
+        if whole_group:
+            os.killpg(program.pid, signal.SIGINT)
+        else:
+            for pid in pids:
+                os.kill(pid, signal.SIGINT)
         output, _ = program.communicate(timeout=60 * SCALE)
         return lines + output, time.monotonic() - begin, program.returncode
     finally:
         program.kill()
 
 
-def signal_group(program):
-    import os
-    os.killpg(program.pid, signal.SIGINT)
-
-
 def test_ctrl_c_ends_a_wait_for_ranks_at_once(tmp_path):
     output, took_s, code = interrupted(tmp_path, """
 comm = heddle.Comm.open()
-ready()
 if comm.rank == 1:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    time.sleep(1)
+    await_heard()
     try:
         comm.barrier()
     except heddle.PeerError as error:
         print("rank 1 hears:", error, flush=True)
     os._exit(0)
+ready_within(comm)
 try:
     comm.barrier()
 except KeyboardInterrupt as error:
+    HEARD.touch()
     print("rank 0:", repr(error.__cause__), flush=True)
     os._exit(0)
 """)
@@ -69,18 +89,18 @@ heddle.Comm.open()
 
 
 def test_a_handler_that_returns_ends_nothing(tmp_path):
-    output, _, _ = interrupted(tmp_path, """
-comm = heddle.Comm.open()
-seen = []
-signal.signal(signal.SIGINT, lambda *_: seen.append(time.monotonic()))
-ready()
+    output, _, code = interrupted(tmp_path, """
+comm, seen = heddle.Comm.open(), []
 if comm.rank == 1:
-    time.sleep(1.5)
-begin = time.monotonic()
+    seen = await_heard()  # while rank 0 waits for this one
+else:
+    def handler(*_):
+        seen.append(True)
+        HEARD.touch()
+    signal.signal(signal.SIGINT, handler)
+    ready_within(comm)
 comm.barrier()
 print("rank", comm.rank, "passed, handler ran", len(seen), flush=True)
-if comm.rank == 0:
-    print("while waiting" if seen[0] < time.monotonic() - 0.5 else "afterwards", flush=True)
-""")
+""", whole_group=False)
     assert "rank 0 passed, handler ran 1" in output and "rank 1 passed, handler ran 1" in output, output
-    assert "while waiting" in output, output
+    assert code == 0
