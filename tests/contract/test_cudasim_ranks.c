@@ -353,7 +353,7 @@ HD_CASE(a_rank_that_does_not_come_is_named)
 {
     for (int needs_ready = 0; needs_ready < 2; needs_ready++) {
         scene s;
-        scene_make(&s, whole, needs_ready, (uint64_t)hd_test_wait_ns(0.2));
+        scene_make(&s, whole, needs_ready, (uint64_t)hd_test_missed_ns(0.2));
         for (int i = 0; i < 2; i++) {
             for (int r = 0; r < 4; r++) {
                 if (r != 2) {

@@ -1,7 +1,7 @@
 """Ranks in different calls are told at once, and after a failure all of them go on."""
-from ranks import JUDGE, limit_s, run, start
+from ranks import JUDGE, SCALE, limit_s, run, start
 
-COMMON = JUDGE + """
+COMMON = JUDGE + f"SCALE = {SCALE}\n" + """
 import os, sys, time
 import numpy as np
 import heddle
@@ -11,7 +11,7 @@ def told(kind, call, *given):
     try:
         call(*given)
     except kind as error:
-        assert time.time() - began < 30, error
+        assert time.time() - began < 30 * SCALE, error
         return str(error)
     raise AssertionError("not told")
 
