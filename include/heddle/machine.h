@@ -93,8 +93,9 @@ typedef struct heddle_import_info {
 
 /* Measured times replace figures of links. format: "nccl-tests", the text that alltoall_perf, all_gather_perf,
  * reduce_scatter_perf, all_reduce_perf and sendrecv_perf print, several behind one another too; or "galvatron", its
- * JSON of all2all_size_8_64MB_time and allreduce_size_8_64MB_time (ms). A group's times belong to the level that holds
- * so many ranks, and of their bytes those that cross it. info may be NULL. On an error the machine stays as it was.
+ * JSON of all2all_size_8_64MB_time and allreduce_size_8_64MB_time (ms), or of allreduce_size_8_consec_1 and pp_size_8
+ * (GB/s; times of the row is then 0, the start stays), or of overlap_coe. A group's times belong to the level that
+ * holds its ranks, and of their bytes those that cross it. info may be NULL. On an error the machine stays as it was.
  * HEDDLE_ERR_ARG, HEDDLE_ERR_IO, HEDDLE_ERR_PARSE, HEDDLE_ERR_LAYOUT: more ranks than the machine has.
  * HEDDLE_ERR_INFEASIBLE: times that no start and rate explain. */
 HEDDLE_CHECKED heddle_status heddle_machine_import(heddle_machine *machine, const char *format, const char *path,

@@ -203,7 +203,8 @@ const cli_option cli_options[] = {
     {"nccl-tests", "FILE", CLI_TOPO, TEXT, AT(nccl_tests), NULL,
      "times of links, as alltoall_perf, all_gather_perf, reduce_scatter_perf, all_reduce_perf and sendrecv_perf print "
      "them, several behind one another too"},
-    {"galvatron", "FILE", CLI_TOPO, TEXT, AT(galvatron), NULL, "times of links in Galvatron's JSON (sp_time)"},
+    {"galvatron", "FILE", CLI_TOPO, TEXT, AT(galvatron), NULL,
+     "links in Galvatron's JSON: sp_time, allreduce_bandwidth, p2p_bandwidth, overlap_coefficient"},
     {"json", NULL,
      (CLI_ASKS & ~CLI_DRAW) | CLI_STAGES | CLI_DIFF | CLI_RUN | BENCHES | CLI_PRESETS | CLI_TOPO | CLI_CALIBRATE, FLAG,
      AT(json), NULL, "JSON instead of text"},

@@ -147,22 +147,16 @@ out:
     return st;
 }
 
-heddle_status hd_fit_group(hd_line *out, hd_exchange_rate *exchange, int ranks, const hd_sample *sample, int n,
-                           const char *what)
+heddle_status hd_put_group(hd_exchange_rate *exchange, int ranks, double start_s, const hd_rate *rate, const char *what)
 {
-    heddle_status st = HEDDLE_OK;
-    double start_s = 0;
-    hd_rate rate;
-    HD_TRY(hd_fit_rate(out, &start_s, &rate, sample, n, what));
     int at = 0;
     while (at < exchange->ngroups && exchange->group[at].ranks < ranks) {
         at++;
     }
     if (at == exchange->ngroups || exchange->group[at].ranks != ranks) {
         if (exchange->ngroups == HD_RATE_GROUPS) {
-            st = hd_fail(HEDDLE_ERR_UNSUPPORTED, "%s: a machine keeps figures of %d sizes of groups, this is one more",
-                         what, HD_RATE_GROUPS);
-            goto out;
+            return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                           "%s: a machine keeps figures of %d sizes of groups, this is one more", what, HD_RATE_GROUPS);
         }
         memmove(&exchange->group[at + 1], &exchange->group[at],
                 (size_t)(exchange->ngroups - at) * sizeof exchange->group[0]);
@@ -170,7 +164,15 @@ heddle_status hd_fit_group(hd_line *out, hd_exchange_rate *exchange, int ranks, 
     }
     exchange->group[at].ranks = ranks;
     exchange->group[at].start_s = start_s;
-    exchange->group[at].rate = rate;
-out:
-    return st;
+    exchange->group[at].rate = *rate;
+    return HEDDLE_OK;
+}
+
+heddle_status hd_fit_group(hd_line *out, hd_exchange_rate *exchange, int ranks, const hd_sample *sample, int n,
+                           const char *what)
+{
+    double start_s = 0;
+    hd_rate rate;
+    const heddle_status st = hd_fit_rate(out, &start_s, &rate, sample, n, what);
+    return st == HEDDLE_OK ? hd_put_group(exchange, ranks, start_s, &rate, what) : st;
 }

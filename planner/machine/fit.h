@@ -23,7 +23,10 @@ heddle_status hd_fit_line(hd_line *out, const hd_sample *sample, int n, const ch
  * measured size gives is then what was measured. *start_s and *rate are set; errors are those of the look-up. */
 heddle_status hd_fit_rate(hd_line *out, double *start_s, hd_rate *rate, const hd_sample *sample, int n,
                           const char *what);
-/* Into the table of `ranks`, which is put in its place or replaced. HEDDLE_ERR_UNSUPPORTED: it has HD_RATE_GROUPS. */
+/* The table of `ranks`, which is put in its place or replaced. HEDDLE_ERR_UNSUPPORTED: there are HD_RATE_GROUPS. */
+heddle_status hd_put_group(hd_exchange_rate *exchange, int ranks, double start_s, const hd_rate *rate,
+                           const char *what);
+/* The same of what times give. */
 heddle_status hd_fit_group(hd_line *out, hd_exchange_rate *exchange, int ranks, const hd_sample *sample, int n,
                            const char *what);
 

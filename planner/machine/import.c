@@ -6,28 +6,68 @@
 #include <stdio.h>
 #include <string.h>
 
-static heddle_status add(hd_time_sets *import, hd_exchange exchange, int ranks, double bytes, double seconds)
+/* What is known of such a group; it is made where nothing is. */
+static heddle_status find_set(hd_times **out, hd_time_sets *import, hd_exchange exchange, int ranks, int is_spread)
 {
     int i = 0;
-    while (i < import->nsets && (import->set[i].exchange != exchange || import->set[i].ranks != ranks)) {
+    while (i < import->nsets && (import->set[i].exchange != exchange || import->set[i].ranks != ranks ||
+                                 import->set[i].is_spread != is_spread)) {
         i++;
     }
     if (i == HEDDLE_IMPORT_ROWS) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "times of more than %d exchanges and sizes of groups",
                        HEDDLE_IMPORT_ROWS);
     }
-    hd_times *set = &import->set[i];
+    *out = &import->set[i];
     if (i == import->nsets) {
         import->nsets++;
-        set->exchange = exchange;
-        set->ranks = ranks;
+        (*out)->exchange = exchange;
+        (*out)->ranks = ranks;
+        (*out)->is_spread = is_spread;
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status add_rate(hd_time_sets *import, hd_exchange exchange, int ranks, int is_spread, double per_second)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_times *set = NULL;
+    HD_TRY(find_set(&set, import, exchange, ranks, is_spread));
+    if (set->n > 0 || set->per_second > 0) {
+        return hd_fail(HEDDLE_ERR_LAYOUT, "%s among %d ranks has two figures", hd_exchange_names[exchange], ranks);
+    }
+    set->per_second = per_second;
+out:
+    return st;
+}
+
+heddle_status hd_times_add_rate(hd_time_sets *import, hd_test test, int ranks, int is_spread, double per_second)
+{
+    heddle_status st = HEDDLE_OK;
+    if (test == HD_TEST_HOP) {
+        return add_rate(import, HD_EXCHANGE_RING, ranks, is_spread, per_second);
+    }
+    HD_TRY(add_rate(import, HD_EXCHANGE_REDUCE_SCATTER, ranks, is_spread, per_second));
+    HD_TRY(add_rate(import, HD_EXCHANGE_ALL_GATHER, ranks, is_spread, per_second));
+out:
+    return st;
+}
+
+static heddle_status add(hd_time_sets *import, hd_exchange exchange, int ranks, double bytes, double seconds)
+{
+    heddle_status st = HEDDLE_OK;
+    hd_times *set = NULL;
+    HD_TRY(find_set(&set, import, exchange, ranks, 0));
+    if (set->per_second > 0) {
+        return hd_fail(HEDDLE_ERR_LAYOUT, "%s among %d ranks has two figures", hd_exchange_names[exchange], ranks);
     }
     if (set->n == HD_TIMES_MAX) {
         return hd_fail(HEDDLE_ERR_UNSUPPORTED, "more than %d times of %s among %d ranks", HD_TIMES_MAX,
                        hd_exchange_names[exchange], ranks);
     }
     set->sample[set->n++] = (hd_sample){bytes, seconds};
-    return HEDDLE_OK;
+out:
+    return st;
 }
 
 heddle_status hd_times_add(hd_time_sets *import, hd_test test, int ranks, double buffer_bytes, double seconds)
@@ -47,28 +87,73 @@ out:
     return st;
 }
 
-/* The level that holds so many ranks, and how many of them are nearer: their bytes do not cross it. */
-static int find_level(int *nearer, const heddle_machine *machine, int ranks)
+/* The level that holds the group, and how many of it are nearer: their bytes do not cross it. -1: none does. */
+static int find_level(int *nearer, const heddle_machine *machine, const hd_times *set)
 {
+    const int64_t apart = set->is_spread ? machine->ranks / set->ranks : 1;
     int64_t within = 1;
-    for (int l = 0; l < machine->nlevels; l++) {
-        *nearer = (int)within;
+    *nearer = 1;
+    for (int l = 0; l < machine->nlevels && set->ranks <= machine->ranks; l++) {
+        *nearer = (int)((within + apart - 1) / apart);
         within *= machine->level[l].size;
-        if (ranks <= within) {
+        if ((set->ranks - 1) * apart < within) {
             return l;
         }
     }
     return -1;
 }
 
-static heddle_status fit_set(heddle_machine *machine, heddle_import_row *row, hd_times *set, const char *path)
+/* Spread groups that meet on the level of neighbours tell nothing more than these. */
+static int is_needless(const heddle_machine *machine, const hd_times *set)
+{
+    int nearer = 1;
+    hd_times neighbours = {.ranks = set->ranks};
+    return set->is_spread && set->exchange != HD_EXCHANGE_RING &&
+           find_level(&nearer, machine, set) == find_level(&nearer, machine, &neighbours);
+}
+
+/* How far spread groups are apart follows from the number of ranks alone. */
+static heddle_status check_spread(const heddle_machine *machine, const hd_time_sets *import, const char *path)
+{
+    int most = 0, is_spread = 0;
+    for (int i = 0; i < import->nsets; i++) {
+        const hd_times *set = &import->set[i];
+        most = set->ranks > most ? set->ranks : most;
+        is_spread = is_spread || set->is_spread;
+        if (set->is_spread && set->ranks <= machine->ranks && machine->ranks % set->ranks != 0) {
+            return hd_fail(HEDDLE_ERR_LAYOUT, "%s has groups of %d ranks that are spread over all, machine '%s' has %d",
+                           path, set->ranks, machine->name, machine->ranks);
+        }
+    }
+    return is_spread && most < machine->ranks
+               ? hd_fail(HEDDLE_ERR_LAYOUT,
+                         "%s is of %d ranks, machine '%s' has %d: groups that are spread over all ranks want a machine "
+                         "of as many",
+                         path, most, machine->name, machine->ranks)
+               : HEDDLE_OK;
+}
+
+static const double no_bytes = 1e-300; /* which take no time but the start */
+
+/* A bandwidth without times has the start that the machine had. */
+static heddle_status put_rate(hd_line *out, heddle_machine *machine, const heddle_machine *before, int link,
+                              const hd_times *set, double part, const char *what)
+{
+    const hd_rate rate = {1, {1}, {set->per_second * part}};
+    *out = (hd_line){.start_s = hd_machine_exchange_s(before, link, set->exchange, set->ranks, no_bytes),
+                     .per_second = rate.per_second[0]};
+    return hd_put_group(&machine->link[link].exchange[set->exchange], set->ranks, out->start_s, &rate, what);
+}
+
+static heddle_status fit_set(heddle_machine *machine, heddle_import_row *row, hd_times *set,
+                             const heddle_machine *before, const char *path)
 {
     heddle_status st = HEDDLE_OK;
     int nearer = 1;
     hd_line line;
     char what[512];
-    const int l = find_level(&nearer, machine, set->ranks);
-    if (l < 0 || set->ranks > machine->ranks) {
+    const int l = find_level(&nearer, machine, set);
+    if (l < 0) {
         return hd_fail(HEDDLE_ERR_LAYOUT, "%s has times of %d ranks, machine '%s' has %d", path, set->ranks,
                        machine->name, machine->ranks);
     }
@@ -78,7 +163,11 @@ static heddle_status fit_set(heddle_machine *machine, heddle_import_row *row, hd
     }
     hd_link *link = &machine->link[machine->level[l].link];
     snprintf(what, sizeof what, "%.300s: %s among %d ranks", path, hd_exchange_names[set->exchange], set->ranks);
-    HD_TRY(hd_fit_group(&line, &link->exchange[set->exchange], set->ranks, set->sample, set->n, what));
+    if (set->per_second > 0) {
+        HD_TRY(put_rate(&line, machine, before, machine->level[l].link, set, part, what));
+    } else {
+        HD_TRY(hd_fit_group(&line, &link->exchange[set->exchange], set->ranks, set->sample, set->n, what));
+    }
     *row = (heddle_import_row){.exchange = hd_exchange_names[set->exchange],
                                .ranks = set->ranks,
                                .times = set->n,
@@ -95,18 +184,22 @@ static void forget(heddle_machine *machine, const hd_time_sets *import)
 {
     for (int i = 0; i < import->nsets; i++) {
         int nearer = 1;
-        const int l = find_level(&nearer, machine, import->set[i].ranks);
+        const int l = find_level(&nearer, machine, &import->set[i]);
         if (l >= 0) {
             machine->link[machine->level[l].link].exchange[import->set[i].exchange].ngroups = 0;
         }
     }
 }
 
-static heddle_status add_source(heddle_machine *machine, const char *before, const char *format, const char *path)
+static heddle_status add_source(heddle_machine *machine, const hd_time_sets *import, const char *before,
+                                const char *format, const char *path)
 {
     char text[4000];
     const char *name = strrchr(path, '/');
-    snprintf(text, sizeof text, "%.3000s%sLinks: times in %.200s (%s).", before, before[0] != '\0' ? " " : "",
+    const char *what = import->nsets == 0      ? "Overlap: coefficient"
+                       : import->set[0].n == 0 ? "Links: bandwidths"
+                                               : "Links: times";
+    snprintf(text, sizeof text, "%.3000s%s%s in %.200s (%s).", before, before[0] != '\0' ? " " : "", what,
              name != NULL ? name + 1 : path, format);
     return hd_strdup(&machine->source, text);
 }
@@ -121,7 +214,7 @@ static heddle_status read_times(hd_time_sets *out, const char *format, const cha
     } else {
         return hd_fail(HEDDLE_ERR_ARG, "times are in the format nccl-tests or galvatron, not '%.40s'", format);
     }
-    if (st == HEDDLE_OK && out->nsets == 0) {
+    if (st == HEDDLE_OK && out->nsets == 0 && !(out->overlap_slowdown > 0)) {
         st = hd_fail(HEDDLE_ERR_PARSE, "%s has no times in the format %s", path, format);
     }
     return st;
@@ -139,14 +232,18 @@ heddle_status heddle_machine_import(heddle_machine *machine, const char *format,
     HD_TRY(hd_alloc((void **)&times, 1, sizeof *times, "measured times"));
     HD_TRY(hd_alloc((void **)&made, 1, sizeof *made, "a machine"));
     HD_TRY(read_times(times, format, path));
+    HD_TRY(check_spread(machine, times, path));
     *made = *machine;
     made->source = NULL;
+    made->overlap_slowdown = times->overlap_slowdown > 0 ? times->overlap_slowdown : made->overlap_slowdown;
     forget(made, times);
     for (int i = 0; i < times->nsets; i++) {
-        HD_TRY(fit_set(made, &result.row[i], &times->set[i], path));
-        result.nrows++;
+        if (!is_needless(machine, &times->set[i])) {
+            HD_TRY(fit_set(made, &result.row[result.nrows], &times->set[i], machine, path));
+            result.nrows++;
+        }
     }
-    HD_TRY(add_source(made, machine->source != NULL ? machine->source : "", format, path));
+    HD_TRY(add_source(made, times, machine->source != NULL ? machine->source : "", format, path));
     HD_TRY(info != NULL ? hd_struct_give(info, &result, HD_STRUCT(heddle_import_info, nrows)) : HEDDLE_OK);
     char *old = machine->source;
     *machine = *made;

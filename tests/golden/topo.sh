@@ -162,9 +162,52 @@ assert abs(rows["all_gather"]["bytes_per_s"] / 231e9 - 1) < 0.05, rows
 PY
 says "the table" 0 "all_to_all           8      6      103.1      195.9      9.9 %" --machine 8xa100-nvlink --galvatron "$folder/sp.json"
 echo '{"all2all_size_8_1MB": 1}' >"$folder/bad"
-says "another key" 2 "bad:1:24: no time of Galvatron: 'all2all_size_8_1MB'" --machine 8xa100-nvlink --galvatron "$folder/bad"
+says "another key" 2 "bad:1:24: no figure of Galvatron: 'all2all_size_8_1MB'" --machine 8xa100-nvlink --galvatron "$folder/bad"
 echo '{"all2all_size_8_1MB_time": 5, "all2all_size_8_64MB_time": 0.001}' >"$folder/bad"
 says "faster with more" 3 "do not grow with the bytes" --machine 8xa100-nvlink --galvatron "$folder/bad"
+# Galvatron's published bandwidths of two nodes: of an all-reduce over 16 ranks a rank sends 8/15 to the other host, of two
+# or four that are spread over all everything that goes there; spread groups of one host tell nothing more.
+cat >"$folder/reduce.json" <<'JSON'
+{"allreduce_size_16_consec_1": 45.6885, "allreduce_size_8_consec_1": 153.454, "allreduce_size_8_consec_0": 32.111,
+ "allreduce_size_4_consec_1": 152.376, "allreduce_size_4_consec_0": 19.2516, "allreduce_size_2_consec_1": 151.229,
+ "allreduce_size_2_consec_0": 9.28218}
+JSON
+echo '{"pp_size_2": 7.96595, "pp_size_4": 8.8167, "pp_size_8": 8.90184, "pp_size_16": 8.81364}' >"$folder/hop.json"
+echo '{"overlap_coe": 1.145979403115153}' >"$folder/overlap.json"
+two="--machine 2x8xa100-nvlink+ib200"
+says "bandwidths" 0 "reduce_scatter" $two --galvatron "$folder/reduce.json" --json
+cp "$folder/out" "$folder/reduce.out"
+says "hops" 0 "ring" $two --galvatron "$folder/hop.json" --json
+python3 - "$folder/reduce.out" "$folder/out" <<'PY' || { echo "FAILED: Galvatron's bandwidths are taken otherwise"; failed=1; }
+import json, sys
+reduce, hop = ({(r["exchange"], r["link"], r["ranks"]): r for r in json.load(open(f))["times"]} for f in sys.argv[1:])
+want = {("nvlink", 2): 151.229, ("nvlink", 4): 152.376, ("nvlink", 8): 153.454, ("ib200", 16): 45.6885 * 8 / 15,
+        ("ib200", 8): 32.111 * 4 / 7, ("ib200", 4): 19.2516 * 2 / 3, ("ib200", 2): 9.28218}
+for exchange in ("reduce_scatter", "all_gather"):
+    for (link, ranks), rate in want.items():
+        r = reduce.pop((exchange, link, ranks))
+        assert abs(r["bytes_per_s"] / rate / 1e9 - 1) < 1e-5 and r["start_s"] > 0 and r["times"] == 0, r
+assert not reduce, reduce
+assert {k: v["bytes_per_s"] for k, v in hop.items()} == {
+    ("ring", "ib200", n): rate * 1e9 for n, rate in ((2, 7.96595), (4, 8.8167), (8, 8.90184), (16, 8.81364))}, hop
+PY
+says "an overlap" 0 "overlap_slowdown: 1.145979403115153" $two --galvatron "$folder/overlap.json" -o -
+says "and its source" 0 "Overlap: coefficient in overlap.json (galvatron)." $two --galvatron "$folder/overlap.json" --json
+says "spread groups of one host" 0 '"times": [{"link": "nvlink", "exchange": "reduce_scatter", "ranks": 8' \
+    --machine 8xa100-nvlink --galvatron <(echo '{"allreduce_size_8_consec_1": 160, "allreduce_size_4_consec_0": 3}') --json
+! grep -q '"ranks": 4,' "$folder/out" || { echo "FAILED: spread groups of one host count"; failed=1; }
+says "groups of a smaller machine" 2 "reduce.json is of 16 ranks, machine '4x8xa100-nvlink+ib200' has 32: groups that are spread" \
+    --machine 4x8xa100-nvlink+ib200 --galvatron "$folder/reduce.json"
+says "of a larger one" 2 "has times of 16 ranks, machine '8xa100-nvlink' has 8" --machine 8xa100-nvlink --galvatron "$folder/hop.json"
+echo '{"allreduce_size_8_consec_2": 1}' >"$folder/bad"
+says "no such group" 2 "bad:1:31: no figure of Galvatron: 'allreduce_size_8_consec_2'" $two --galvatron "$folder/bad"
+echo '{"allreduce_size_8_consec_1": 1, "allreduce_size_8_1MB_time": 1}' >"$folder/bad"
+says "two figures" 2 "reduce_scatter among 8 ranks has two figures" $two --galvatron "$folder/bad"
+for profile in '{"layertype_0_bsz8_seq4096": 5.3}' '{"layertype_0": {"4096": {"parameter_size": 800}}}' '{"other_memory_pp_off": {}}'; do
+    echo "$profile" >"$folder/bad"
+    says "$profile" 2 "a machine has none: of its files sp_time, allreduce_bandwidth, p2p_bandwidth and overlap_coefficient are read" \
+        $two --galvatron "$folder/bad"
+done
 says "two files of times" 2 "times are taken from one file" --nccl-tests a --galvatron b
 
 # The example of the manual
