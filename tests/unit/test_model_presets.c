@@ -82,8 +82,10 @@ HD_CASE(are_whole)
         assert_string_equal(info.name, preset.name);
         assert_non_null(info.source);
         assert_true(preset.text[0] == '#');
-        assert_true(info.guidance <= 1 || info.shape.dim[info.batch_dim].extent == info.guidance);
-        assert_true((info.patch_channels > 0) == (info.final_channels > 0));
+        const int64_t batch = info.shape.dim[info.batch_dim].extent;
+        assert_true(info.guidance <= 1 || batch == info.guidance || batch == 1);
+        assert_true(info.final_channels == 0 || info.patch_channels > 0);
+        assert_true(info.guidance <= 1 || info.steps > 0);
         HD_OK(heddle_model_find_preset(&index, preset.name));
         assert_int_equal(index, i);
         heddle_model_destroy(model);
@@ -91,6 +93,42 @@ HD_CASE(are_whole)
     heddle_preset_info none = HEDDLE_EMPTY(heddle_preset_info);
     HD_FAILS(HEDDLE_ERR_ARG, heddle_model_preset(&none, count));
     HD_FAILS(HEDDLE_ERR_ARG, heddle_model_preset(&none, -1));
+}
+
+/* Channels of a token before and behind the layers, passes of a sample with one half of guidance in the batch and with
+ * both, and what is computed once; a classifier's head reads one token, so nothing is gathered behind its layers. */
+HD_CASE(have_their_ends)
+{
+    static const struct {
+        const char *name;
+        int64_t patch, final, one, both, serial;
+    } ends[] = {
+        {"stdit3-xl2", 4 * 4, 8 * 4, 60, 30, 2778306969600},
+        {"stdit3-240p-51f", 4 * 4, 8 * 4, 60, 30, 2778306969600},
+        {"stdit3-480p-102f", 4 * 4, 8 * 4, 60, 30, 2778306969600},
+        {"stdit3-720p-204f", 4 * 4, 8 * 4, 60, 30, 2778306969600},
+        {"stdit3-3b", 4 * 4, 8 * 4, 60, 30, 2778306969600},
+        {"latte-xl2", 4 * 4, 8 * 4, 500, 250, 0},
+        {"timesformer-base", 3 * 16 * 16, 0, 0, 0, 0},
+        {"hunyuanvideo", 16 * 4, 16 * 4, 50, 50, 5616000000000},
+        {"wan2.1-14b", 16 * 4, 16 * 4, 100, 50, 11673600000000},
+    };
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        for (int batch = 1; batch <= 2; batch++) {
+            heddle_model *model = NULL;
+            heddle_model_info info = HEDDLE_EMPTY(heddle_model_info);
+            HD_OK(heddle_model_load(&model, ends[i].name));
+            HD_OK(heddle_model_resize(model, batch == 1 ? "b=1" : "b=2", 0));
+            HD_OK(heddle_model_get_info(&info, model));
+            if (info.patch_channels != ends[i].patch || info.final_channels != ends[i].final ||
+                info.passes != (batch == 1 ? ends[i].one : ends[i].both) || info.serial_flops != ends[i].serial) {
+                fail_msg("%s, batch %d: %lld and %lld channels, %lld passes, %lld flops once", ends[i].name, batch,
+                         (long long)info.patch_channels, (long long)info.final_channels, (long long)info.passes,
+                         (long long)info.serial_flops);
+            }
+            heddle_model_destroy(model);
+        }
+    }
 }
 
 HD_CASE(are_found_by_what_users_type)
