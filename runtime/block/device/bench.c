@@ -60,13 +60,14 @@ static heddle_status fill_first(const on_bench *b)
 {
     heddle_status st = HEDDLE_OK;
     const heddle_dtype dtype = b->matmul->of.dtype;
-    const int64_t elem = (int64_t)heddle_dtype_bytes(dtype);
+    const int64_t elem = (int64_t)heddle_dtype_bytes(dtype), all = b->set_bytes / elem;
+    const int64_t elems = all < PIECE_ELEMS ? all : PIECE_ELEMS;
     char *numbers = NULL;
-    HD_TRY(hd_alloc((void **)&numbers, PIECE_ELEMS, (size_t)elem, "numbers for a device"));
-    hd_bench_fill(numbers, dtype, PIECE_ELEMS);
+    HD_TRY(hd_alloc((void **)&numbers, (size_t)elems, (size_t)elem, "numbers for a device"));
+    hd_bench_fill(numbers, dtype, elems);
     for (int64_t at = 0, bytes; at < b->set_bytes; at += bytes) {
         const int64_t left = b->set_bytes - at;
-        bytes = left < PIECE_ELEMS * elem ? left : PIECE_ELEMS * elem;
+        bytes = left < elems * elem ? left : elems * elem;
         HD_TRY(hd_on_upload(b->room, b->set[0] + at, numbers, (size_t)bytes));
     }
 out:
