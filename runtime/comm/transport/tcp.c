@@ -259,12 +259,7 @@ out:
 static heddle_status abort_send(void *ctx, const char *why)
 {
     hd_tcp *tcp = ctx;
-    heddle_status st = HEDDLE_OK;
-    for (int r = 0; r < tcp->size; r++) {
-        const heddle_status sent =
-            r == tcp->rank ? HEDDLE_OK : hd_tcp_send(tcp, r, HD_LETTER_ABORT, why, strlen(why) + 1);
-        st = st == HEDDLE_OK ? sent : st;
-    }
+    const heddle_status st = hd_tcp_tell_end(tcp, tcp->rank, why);
     hd_tcp_turn(tcp);
     return st;
 }

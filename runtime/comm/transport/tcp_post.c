@@ -3,8 +3,10 @@
 #include "runtime/base/base.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -74,7 +76,7 @@ static heddle_status send_to_itself(hd_tcp *tcp, int kind, const void *data, siz
     return st;
 }
 
-heddle_status hd_tcp_send(hd_tcp *tcp, int to, int kind, const void *data, size_t bytes)
+static heddle_status send_tagged(hd_tcp *tcp, int to, int kind, int tag, const void *data, size_t bytes)
 {
     heddle_status st;
     hd_parcel *p = NULL;
@@ -86,11 +88,28 @@ heddle_status hd_tcp_send(hd_tcp *tcp, int to, int kind, const void *data, size_
         memcpy(p->data, data, bytes);
     }
     p->is_for_one = 1;
-    hd_tcp_post(tcp, to, kind, 0, p);
+    hd_tcp_post(tcp, to, kind, tag, p);
     if (p->to < 0) {
         hd_free(p);
     }
 out:
+    return st;
+}
+
+heddle_status hd_tcp_send(hd_tcp *tcp, int to, int kind, const void *data, size_t bytes)
+{
+    return send_tagged(tcp, to, kind, 0, data, bytes);
+}
+
+heddle_status hd_tcp_tell_end(hd_tcp *tcp, int by, const char *why)
+{
+    heddle_status st = HEDDLE_OK;
+    tcp->has_told_end = 1;
+    for (int r = 0; r < tcp->size; r++) {
+        const int told = r == tcp->rank || r == by;
+        const heddle_status sent = told ? HEDDLE_OK : send_tagged(tcp, r, HD_LETTER_ABORT, by, why, strlen(why) + 1);
+        st = st == HEDDLE_OK ? sent : st;
+    }
     return st;
 }
 
@@ -153,7 +172,8 @@ static void deliver(hd_tcp *tcp, int r, hd_letter *l)
     if (l->head.kind == HD_LETTER_ABORT || l->head.kind == HD_LETTER_GOODBYE) {
         q->said_goodbye = 1;
         if (l->head.kind == HD_LETTER_ABORT) {
-            note_end(tcp, r, (const char *)l->data);
+            const int by = l->head.tag; /* not what a damaged header says, nor this rank, which knows better */
+            note_end(tcp, by >= 0 && by < tcp->size && by != tcp->rank ? by : r, (const char *)l->data);
         }
         hd_free(l);
         return;
@@ -320,6 +340,24 @@ int hd_tcp_all_out(const hd_tcp *tcp)
     return 1;
 }
 
+/* What is out lies with the others' kernels. A close while something of theirs is unread resets the connection, and
+ * what has not come there by then is lost, the word of an end with it. */
+static int has_arrived(const hd_tcp *tcp)
+{
+    for (int r = 0; r < tcp->size; r++) {
+        int left = 0;
+        if (tcp->peer[r].fd >= 0 && ioctl(tcp->peer[r].fd, SIOCOUTQ, &left) == 0 && left > 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int may_end(const hd_tcp *tcp)
+{
+    return hd_tcp_all_out(tcp) && (!tcp->has_told_end || has_arrived(tcp));
+}
+
 static void free_peer(hd_tcp *tcp, int r)
 {
     hd_tcp_peer *q = &tcp->peer[r];
@@ -342,10 +380,13 @@ void hd_tcp_close(hd_tcp *tcp)
     }
     const int64_t end_ns = hd_now_ns() + FLUSH_NS;
     const int n = tcp->peer != NULL && tcp->fds != NULL ? tcp->size : 0;
+    if (n > 0 && tcp->aborted_by >= 0) { /* this end may be seen before the word of who gave up */
+        heddle_ignore(hd_tcp_tell_end(tcp, tcp->aborted_by, tcp->why));
+    }
     for (int r = 0; r < n && tcp->aborted_by < 0; r++) {
         heddle_ignore(hd_tcp_send(tcp, r, HD_LETTER_GOODBYE, "", 1));
     }
-    while (n > 0 && !hd_tcp_all_out(tcp) && hd_now_ns() < end_ns) {
+    while (n > 0 && !may_end(tcp) && hd_now_ns() < end_ns) {
         hd_tcp_turn(tcp);
         hd_tcp_sleep(tcp);
     }

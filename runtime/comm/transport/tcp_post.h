@@ -71,6 +71,7 @@ struct hd_tcp {
     unsigned char *window;    /* [HD_TCP_WINDOW_BYTES] */
     int aborted_by;           /* -1: nobody; this rank itself: it had no memory for a letter */
     char why[HD_TCP_WHY_BYTES];
+    int has_told_end; /* to the others, who are to hear it before the connections end */
 };
 
 /* Writes and reads what can be, without waiting; notes who gave up. */
@@ -83,6 +84,8 @@ int hd_tcp_all_out(const hd_tcp *tcp);
 hd_letter *hd_tcp_take(hd_tcp *tcp, int from, int kind, int tag);
 /* A copy of data goes out as soon as it can. */
 heddle_status hd_tcp_send(hd_tcp *tcp, int to, int kind, const void *data, size_t bytes);
+/* Tells the others that `by` gave up, and why: this rank itself, or one that it heard of. */
+heddle_status hd_tcp_tell_end(hd_tcp *tcp, int by, const char *why);
 
 /* HEDDLE_ERR_UNSUPPORTED, with both numbers: more than a letter has. */
 heddle_status hd_parcel_make(hd_parcel **out, const hd_tcp *tcp, int to, size_t bytes);
