@@ -229,9 +229,11 @@ heddle_status hd_search_walk_few(hd_walk *out, int *is_done, hd_search *s, hd_wa
         *is_done = 1;
     } else if (f.through != NULL) {
         s->near = &f.near;
+        HD_TRY(hd_search_edges(s));
         HD_TRY(bound != NULL ? look_below(is_done, out, &f, bound) : HEDDLE_OK);
         st = grow(out, is_done, &f, kind);
     } else if (bound == NULL && s->nstates > 2 * NARROW_STATES) {
+        HD_TRY(hd_search_edges(s));
         st = drop_hopeless(out, s, &f.all);
     }
 out:

@@ -5,7 +5,7 @@
 #include "planner/search/search_internal.h"
 
 enum {
-    HD_NEAR_REPETITIONS = 6, /* that are walked */
+    HD_NEAR_REPETITIONS = 10, /* that are walked */
     HD_NEAR_RANKS = HEDDLE_MAX_AXES,
     HD_NEAR_MASKS = 1 << HEDDLE_MAX_AXES
 };
@@ -40,7 +40,7 @@ typedef struct hd_near_view {
  * this alone are one class. Out of a class nothing is sent more than where idle axes shard nothing, for every rank has
  * what it wants of its own; into it nothing more than where they shard that dim, for the first rank alone wants any. */
 typedef struct hd_near {
-    hd_search *s;
+    hd_search *s; /* in whose prices' room the arrays lie: one is open at a time */
     hd_levels levels;
     int n;                           /* classes of layouts: those that some stage admits, and the end's */
     int *index;                      /* of the search's layouts the class, -1: none */

@@ -74,22 +74,19 @@ static void set_steps(hd_near *w)
 }
 
 /* Classes in which a stage with this width before it may be, where the stage before it may be in `from`. */
-static int set_wanted(char *restrict wanted, const hd_near *w, int width, int from)
+static void set_wanted(char *restrict wanted, const hd_near *w, int width, int from)
 {
     const hd_search *s = w->s;
-    int any = 0;
     memset(wanted, 0, (size_t)w->n);
     for (int i = 0; i < w->nsteps; i++) {
         const int step = w->step[i];
         const double *restrict own = w->own + (size_t)s->row_of[step] * (size_t)w->n;
         if (s->width_of[step % s->m->nstages] == width && w->own[s->row_of[step - 1] * w->n + from] < INFINITY) {
-            any = 1;
             for (int to = 0; to < w->n; to++) {
                 wanted[to] |= own[to] < INFINITY;
             }
         }
     }
-    return any;
 }
 
 /* From one class, before all stages that rows of another width come to. */
@@ -105,7 +102,8 @@ static heddle_status make_edges_from(hd_near *w, int from)
         for (int before = 0; before < k; before++) {
             is_made = is_made || w->s->width_of[before] == width;
         }
-        if (!is_made && set_wanted(w->wanted, w, width, from)) {
+        if (!is_made) {
+            set_wanted(w->wanted, w, width, from);
             HD_TRY(hd_near_first(w->edge + ((size_t)width * n + (size_t)from) * n, w, hd_near_row_bytes(w, k)));
         }
     }
@@ -173,44 +171,58 @@ static void set_powers(hd_near *w)
     }
 }
 
+static void *take(size_t *used, char *room, size_t count, size_t bytes)
+{
+    enum { ALIGNED = 64 };
+    void *at = room != NULL ? room + *used : NULL;
+    *used += (count * bytes + ALIGNED - 1) / ALIGNED * ALIGNED;
+    return at;
+}
+
+/* Puts all arrays into `room`, NULL: none; how many bytes of it they take. */
+static size_t lay_out(hd_near *w, char *room)
+{
+    size_t used = 0;
+    const hd_search *s = w->s;
+    const size_t n = (size_t)w->n, ndims = (size_t)w->ndims, widths = (size_t)s->nwidths, rows = (size_t)s->nrows;
+    const size_t repetitions = (size_t)(s->m->repeat < HD_NEAR_REPETITIONS ? s->m->repeat : HD_NEAR_REPETITIONS);
+    const size_t steps = repetitions * (size_t)s->m->nstages;
+    w->whole = take(&used, room, n, sizeof *w->whole);
+    w->cuts = take(&used, room, ndims * n, sizeof *w->cuts);
+    w->part = take(&used, room, HD_NEAR_RANKS * ndims * w->nways, sizeof *w->part);
+    w->change = take(&used, room, n, sizeof *w->change);
+    w->step = take(&used, room, steps + 1, sizeof *w->step);
+    w->wanted = take(&used, room, n, sizeof *w->wanted);
+    w->own = take(&used, room, rows * n, sizeof *w->own);
+    w->covers = take(&used, room, ((size_t)w->levels.count + 1) * ndims * n, sizeof *w->covers);
+    w->lacks = take(&used, room, (HD_LEVELS + 1) * n, sizeof *w->lacks);
+    w->edge = take(&used, room, widths * n * n, sizeof *w->edge);
+    w->is_full = take(&used, room, widths * n * n, sizeof *w->is_full);
+    w->behind = take(&used, room, n, sizeof *w->behind);
+    w->sum = take(&used, room, n, sizeof *w->sum);
+    w->to.cost = take(&used, room, steps * n, sizeof *w->to.cost);
+    w->from.cost = take(&used, room, steps * n, sizeof *w->from.cost);
+    w->through = take(&used, room, rows * n, sizeof *w->through);
+    return used;
+}
+
+/* The memory of the mesh before, more of it where that is too little. What is not zeroed here is written before it is
+ * read. */
 static heddle_status room(hd_near *w)
 {
     heddle_status st = HEDDLE_OK;
-    void *memory = NULL;
-    const size_t n = (size_t)w->n, steps = (size_t)w->s->m->nstages * n;
-    const size_t repetitions = (size_t)(w->s->m->repeat < HD_NEAR_REPETITIONS ? w->s->m->repeat : HD_NEAR_REPETITIONS);
-    HD_TRY(hd_alloc(&memory, n, sizeof(unsigned), "layouts"));
-    w->whole = memory;
-    HD_TRY(hd_alloc(&memory, (size_t)w->ndims * n, sizeof(unsigned), "layouts"));
-    w->cuts = memory;
-    HD_TRY(hd_alloc(&memory, (size_t)(HD_NEAR_RANKS * w->ndims) * w->nways, sizeof(hd_near_part), "parts of edges"));
-    w->part = memory;
-    HD_TRY(hd_alloc(&memory, n, sizeof(unsigned), "layouts"));
-    w->change = memory;
-    HD_TRY(hd_alloc(&memory, repetitions * (size_t)w->s->m->nstages + 1, sizeof *w->step, "steps"));
-    w->step = memory;
-    HD_TRY(hd_alloc(&memory, n, 1, "layouts"));
-    w->wanted = memory;
-    HD_TRY(hd_alloc(&memory, (size_t)w->s->nrows * n, sizeof(double), "costs"));
-    w->own = memory;
-    HD_TRY(hd_alloc(&memory, (size_t)((w->levels.count + 1) * w->ndims) * n, sizeof(double), "layouts"));
-    w->covers = memory;
-    HD_TRY(hd_alloc(&memory, (size_t)(HD_LEVELS + 1) * n, sizeof(double), "layouts"));
-    w->lacks = memory;
-    HD_TRY(hd_alloc(&memory, (size_t)w->s->nwidths * n * n, sizeof(double), "edges"));
-    w->edge = memory;
-    HD_TRY(hd_alloc(&memory, (size_t)w->s->nwidths * n * n, 1, "edges"));
-    w->is_full = memory;
-    HD_TRY(hd_alloc(&memory, n, sizeof(double), "costs"));
-    w->behind = memory;
-    HD_TRY(hd_alloc(&memory, n, sizeof(double), "costs"));
-    w->sum = memory;
-    HD_TRY(hd_alloc(&memory, repetitions * steps, sizeof(double), "costs"));
-    w->to.cost = memory;
-    HD_TRY(hd_alloc(&memory, repetitions * steps, sizeof(double), "costs"));
-    w->from.cost = memory;
-    HD_TRY(hd_alloc(&memory, (size_t)w->s->nrows * n, sizeof(double), "costs"));
-    w->through = memory;
+    hd_prices *p = w->s->prices;
+    const size_t bytes = lay_out(w, NULL), n = (size_t)w->n;
+    if (bytes > p->room_bytes) {
+        hd_free(p->room);
+        p->room = NULL;
+        p->room_bytes = 0;
+        HD_TRY(hd_alloc(&p->room, 1, bytes, "costs of layouts and edges"));
+        p->room_bytes = bytes;
+    }
+    lay_out(w, p->room);
+    memset(w->part, 0, HD_NEAR_RANKS * (size_t)w->ndims * w->nways * sizeof *w->part);
+    memset(w->is_full, 0, (size_t)w->s->nwidths * n * n * sizeof *w->is_full);
 out:
     return st;
 }
@@ -311,6 +323,5 @@ out:
 
 void hd_near_close(hd_near *w)
 {
-    HD_FREE_ALL(w->index, w->out, w->into, w->whole, w->cuts, w->part, w->change, w->wanted, w->own, w->step, w->covers,
-                w->lacks, w->edge, w->is_full, w->behind, w->sum, w->to.cost, w->from.cost, w->through);
+    HD_FREE_ALL(w->index, w->out, w->into);
 }

@@ -142,6 +142,7 @@ static heddle_status take_least_memory(hd_search *s)
 {
     heddle_status st = HEDDLE_OK;
     int64_t least = 0;
+    HD_TRY(hd_search_edges(s));
     HD_TRY(hd_search_least_need(&least, s));
     if (least > s->cap) {
         st = hd_search_refuse_memory(s, least);
@@ -198,6 +199,7 @@ static heddle_status walk_any(hd_walk *out, int *is_hopeless, hd_search *s, cons
         *is_hopeless = hd_cost_compare(&out->cost, &hd_cost_none) == 0;
         goto out;
     }
+    HD_TRY(hd_search_edges(s));
     HD_TRY(bound != NULL ? hd_search_hope(is_hopeless, &found, out, s, bound) : HEDDLE_OK);
     if (!*is_hopeless) {
         HD_TRY(check_effort(s));
@@ -217,7 +219,6 @@ heddle_status hd_search_run(hd_walk *out, int *found, hd_search *s, const hd_cos
     int is_hopeless = 0;
     *out = (hd_walk){.cost = hd_cost_none, .second = hd_cost_none};
     *found = 0;
-    HD_TRY(hd_search_edges(s));
     HD_TRY(s->aim.objective == HD_OBJECTIVE_MEMORY ? take_least_memory(s) : HEDDLE_OK);
     HD_TRY(hd_alloc(&memory, (size_t)s->nsteps, sizeof *out->state, "a walk"));
     out->state = memory;

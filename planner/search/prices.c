@@ -1,6 +1,6 @@
-/* Prices, each computed once. What a stage costs in a layout follows from its largest box and, by a method, from the
- * axes that shard what it mixes; what an edge costs from what each axis does. So layouts of one mesh, and meshes of the
- * same ranks, share most of them. */
+/* Prices, each computed once. What a stage costs in a layout follows from its largest box, of the dims that it does not
+ * mix from their product, and, by a method, from the axes that shard what it mixes; what an edge costs from what each
+ * axis does. So layouts of one mesh, and meshes of the same ranks, share most of them. */
 #include "planner/search/near.h"
 
 #include "runtime/base/base.h"
@@ -12,7 +12,7 @@ enum { KEY_STAGE = 1, KEY_EDGE, KEY_END };
 
 void hd_prices_free(hd_prices *p)
 {
-    HD_FREE_ALL(p->key, p->priced, p->slot);
+    HD_FREE_ALL(p->key, p->priced, p->slot, p->room);
     hd_near_tables_free(p);
     *p = (hd_prices){0};
 }
@@ -87,10 +87,15 @@ static hd_price_key stage_key(const hd_search *s, int stage, int state, const hd
     const heddle_layout *layout = &s->layout[state];
     int n = 3;
     int stride = heddle_mesh_size(&s->mesh);
-    int64_t cut = 1;
+    int64_t cut = 1, fibres = 1;
     for (int d = 0; d < s->m->shape.ndim; d++) {
-        key.part[n++] = s->box[state].len[d];
+        const int is_alone = d == s->m->batch_dim || hd_search_mixes(&s->mixes[stage], d);
+        const int64_t length = s->box[state].len[d];
+        fibres *= is_alone ? 1 : length;
+        key.part[n] = length;
+        n += is_alone;
     }
+    key.part[n++] = fibres;
     for (int a = 0; a < s->mesh.naxes && s->m->stage[stage].joined_rows > 0; a++) {
         int dim = layout->dim_of_axis[a];
         cut *= dim >= 0 && dim != s->m->batch_dim ? s->mesh.axis[a].size : 1;
@@ -171,6 +176,9 @@ heddle_status hd_search_edges(hd_search *s)
     heddle_status st = HEDDLE_OK;
     void *memory = NULL;
     const size_t edges = (size_t)s->nwidths * (size_t)s->nlayouts * (size_t)s->nlayouts;
+    if (s->edge != NULL) {
+        return HEDDLE_OK;
+    }
     HD_TRY(hd_alloc(&memory, edges, sizeof *s->edge, "edges"));
     s->edge = memory;
     if (s->is_monotone) {

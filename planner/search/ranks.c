@@ -289,7 +289,9 @@ static heddle_status try_ranks(best_mesh *b, const heddle_machine_info *machine,
     for (int naxes = 1; naxes <= HEDDLE_MAX_AXES + 1; naxes++) {
         set_due(b, naxes, ranks);
         HD_TRY(on_due(b, look, INT_MAX));
-        HD_TRY(on_due(b, search, 1)); /* below what it finds the others are told much faster */
+        if (naxes <= HEDDLE_MAX_AXES) {
+            HD_TRY(on_due(b, search, 1)); /* below what it finds the others are told much faster */
+        }
         HD_TRY(on_due(b, search, INT_MAX));
     }
     st = search_refused(b);

@@ -69,6 +69,8 @@ typedef struct hd_prices {
     int *slot;  /* index + 1; 0: empty */
     int ntables, tables_capacity;
     struct hd_near_table **table; /* near_edges.c's */
+    void *room;                   /* near_open.c's, of one mesh at a time */
+    size_t room_bytes;
 } hd_prices;
 
 void hd_prices_free(hd_prices *prices);
@@ -174,7 +176,7 @@ void hd_row_free(hd_row *row);
 /* prices.c */
 int hd_search_mixes(const hd_method_stage *mixes, int dim);
 heddle_status hd_search_widths(hd_search *search);
-heddle_status hd_search_edges(hd_search *search); /* makes the tables of edges, once: layouts are known */
+heddle_status hd_search_edges(hd_search *search); /* the tables of edges, made where they are first wanted */
 heddle_status hd_search_stage_price(hd_priced *out, hd_search *search, int stage, int state, const hd_method *method);
 /* The edge into a step; that behind the last stage is another one. */
 heddle_status hd_search_edge_price(const hd_priced **out, hd_search *search, int step, int from, int to);
