@@ -10,7 +10,7 @@ static heddle_status closes_first(heddle_comm *launched, void *arg)
     heddle_status st;
     world w;
     unsigned char own = 1, all[RANKS];
-    HD_TRY(listen_all(&w, launched, DEADLINE_MS));
+    HD_TRY(listen_all(&w, launched, long_ms()));
     HD_TRY(hd_tcp_open(&w.tcp, &w.meeting, w.listener));
     const heddle_transport table = hd_tcp_table(w.tcp);
     const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(10);
