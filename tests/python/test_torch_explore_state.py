@@ -1,4 +1,5 @@
 """What a forward writes to, in the model or in what the caller gives, is after exploring as it was before."""
+import array
 import collections
 import copy
 import dataclasses
@@ -98,6 +99,7 @@ TOUCH = {
     collections.Counter: lambda module, x: module.state.update([x.shape[1]]),
     collections.deque: lambda module, x: module.state.append(x.shape[1]),
     bytearray: lambda module, x: module.state.extend(b"x"),
+    array.array: lambda module, x: module.state.append(1),
     torch.Tensor: lambda module, x: setattr(module.state, "data", module.state.new_full((x.shape[1],), 3.0)),
     numpy.ndarray: lambda module, x: numpy.add(module.state, 1, out=module.state),
     torch.Generator: lambda module, x: torch.rand(1, generator=module.state),
@@ -127,6 +129,12 @@ WRITES = {
     "a parameter's data": lambda module, x: module.weight.data.add_(1),
     "a parameter's memory": lambda module, x: setattr(module.weight, "data", module.weight.data + 1),
     "both": lambda module, x: (module.weight.data.add_(1), setattr(module.weight, "data", module.weight.data + 1)),
+    "a parameter of a module in it": torch.no_grad()(lambda module, x: module.last.weight.clamp_(-0.05, 0.05)),
+    "its data": lambda module, x: module.last.weight.data.fill_(0.1),
+    "a part of it": lambda module, x: module.last.weight.__setitem__(0, 1.0),
+    "it in place": lambda module, x: module.last.weight.__itruediv__(module.last.weight.clone()),
+    "it as a result": lambda module, x: torch.full((WIDTH, WIDTH), 0.1, out=module.last.weight.detach()),
+    "several of them": lambda module, x: torch._foreach_clamp_max_(list(module.last.parameters()), 0.05),
     "a gradient": lambda module, x: setattr(module.weight, "grad", torch.ones(2)),
     "whether there is one": lambda module, x: module.weight.requires_grad_(False),
     "a mode": lambda module, x: module.last.train(not module.last.training),
@@ -182,7 +190,8 @@ STATES = {
     lambda: collections.deque([1], 4), "a namespace": lambda: types.SimpleNamespace(**vars(Counting())),
     "a tensor in a list": lambda: [torch.zeros(3)], "a dict of states": dict, "in a tuple": lambda: ([], {1}),
     "an order": lambda: Ordered(a=1, b=2), "a dict": collections.UserDict, "counts": collections.Counter,
-    "bytes": lambda: bytearray(b"ab"), "a tensor": lambda: torch.zeros(3), "an array": lambda: numpy.zeros(3),
+    "bytes": lambda: bytearray(b"ab"), "numbers": lambda: array.array("i", [1]), "a tensor": lambda: torch.zeros(3),
+    "an array": lambda: numpy.zeros(3),
     "torch's numbers": torch.Generator, "numpy's numbers": lambda: numpy.random.default_rng(1),
     "numpy's older ones": lambda: numpy.random.RandomState(1), "python's numbers": lambda: random.Random(1),
     "a function": counter, "a part of one": lambda: functools.partial(list.append, []), "a method": lambda: [].append,
@@ -224,6 +233,18 @@ def test_weights_that_a_mode_merges():
     assert shown(model) == before and model.blocks[0].training
 
 
+@pytest.mark.parametrize("block", [lambda: Merging(None), lambda: Written("a parameter of a module in it")],
+                         ids=["a mode", "a forward"])
+def test_copies_of_a_proof_leave_the_model_its_weights(block):
+    torch.manual_seed(0)
+    model, x = Model(block()), torch.randn(2, 5, WIDTH)
+    plan = {"": (ht.Split("x", "b s _", "s"), ht.Gather("output", "b s _", "s")), "blocks.0": ht.Attend("s", "ulysses")}
+    before = shown(model)
+    proof = ht.prove(model, plan, x, ranks=2)
+    assert proof and shown(model) == before, proof
+    assert not ht.lint(model, plan, x, ranks=2) and shown(model) == before
+
+
 class Crowd(torch.nn.Module):
     """Beside many objects, which all blocks reach, each writes to attributes of its own."""
 
@@ -252,12 +273,13 @@ def test_many_objects_hide_no_attribute(crowd, is_said):
     assert len([note for note in found.notes if "more objects than are kept" in note]) == is_said, found.notes
 
 
-def test_what_cannot_change_is_not_walked_for_every_call():
-    """Tuples of numbers and words, which all blocks share: counted in calls of Python's functions."""
-    def calls(count):
-        counted, crowd = [0], [(n, str(n)) for n in range(count)]
+@pytest.mark.parametrize("of", [lambda n: (n, str(n)), lambda n: [n]], ids=["tuples", "lists"])
+def test_what_all_blocks_share_is_not_walked_for_every_one(of):
+    """Counted in calls of Python's functions."""
+    def calls(count, blocks):
+        counted, crowd = [0], [of(n) for n in range(count)]
         model = Model(Crowd(crowd))
-        model.blocks.extend(Crowd(crowd) for _ in range(3))
+        model.blocks.extend(Crowd(crowd) for _ in range(blocks - 1))
         sys.setprofile(lambda frame, event, _: counted.__setitem__(0, counted[0] + (
             event == "call" and frame.f_code.co_filename.endswith("held.py"))))
         try:
@@ -265,5 +287,45 @@ def test_what_cannot_change_is_not_walked_for_every_call():
         finally:
             sys.setprofile(None)
         return counted[0]
-    calls(1)
-    assert calls(3000) - calls(1) < 60 * 3000
+    calls(1, 5)
+    more, fewer = (calls(3000, blocks) - calls(1, blocks) for blocks in (5, 2))
+    assert more - fewer < 3000, (more, fewer)
+
+
+COUNT, TABLE, SEEN = 0, {}, []
+
+
+@functools.lru_cache(None)
+def table_of(rows):
+    return torch.zeros(rows)
+
+
+def seen(rows):
+    SEEN.append(rows)
+
+
+class Filing(torch.nn.Module):
+    """It writes to globals of its file, and so does what it calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = torch.nn.Linear(WIDTH, WIDTH)
+
+    @functools.lru_cache(4)
+    def rows(self, rows):
+        return torch.zeros(rows)
+
+    def forward(self, x):
+        global COUNT
+        COUNT += 1
+        TABLE[x.shape[1]] = x
+        seen(x.shape[1])
+        return x + self.last(x) + table_of(x.shape[1])[:, None] + self.rows(x.shape[1])[:, None]
+
+
+def test_what_a_file_keeps():
+    model = Model(Filing())
+    found = ht.explore(model, torch.randn(2, 5, WIDTH))
+    assert found["blocks.0"].free == ("b", "s")
+    assert (COUNT, TABLE, SEEN) == (0, {}, [])
+    assert table_of.cache_info().currsize == Filing.rows.cache_info().currsize == 0

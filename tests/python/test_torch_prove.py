@@ -1,4 +1,5 @@
 """Plans against the whole model, on ranks that are simulated in one process: right ones, and wrong ones by name."""
+import contextlib
 import copy
 import pathlib
 
@@ -237,11 +238,12 @@ def test_every_matrix_of_a_stack_is_shown_by_its_gain():
     model = Stacked()
     torch.nn.init.normal_(model.wide.weight, std=0.02)
     torch.nn.init.normal_(model.conv.weight, std=0.02)
-    mine = Copies(model).one()
+    mine = Copies(model, (), {}).one()
     for stack in (mine.qkv, mine.experts, mine.wide.weight, mine.conv.weight.flatten(1)):
         gains = [float(matrix.norm()) / len(matrix) ** 0.5 for matrix in stack.detach().reshape(-1, *stack.shape[-2:])]
         assert all(0.9 < gain < 1.1 for gain in gains), gains
-    assert all(torch.equal(a, b) for a, b in zip(Copies(model, is_sharp=False).one().parameters(), model.parameters()))
+    plain = Copies(model, (), {}, is_sharp=False).one()
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), model.parameters()))
 
 
 class Hidden(torch.nn.Module):
@@ -337,3 +339,23 @@ with heddle.Comm.open() as comm:
     assert torch.equal(model(**given), whole) and not model._forward_pre_hooks
 print("ok", flush=True)
 """, 2)
+
+
+MODES = {
+    "inference": (torch.inference_mode, contextlib.nullcontext), "made there": (torch.inference_mode,) * 2,
+    "a device": (lambda: torch.device("meta"), contextlib.nullcontext),
+    "autocast": (lambda: torch.autocast("cpu", torch.bfloat16), contextlib.nullcontext),
+}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_modes_of_the_caller_are_those_of_ranks(name):
+    within, made_within = MODES[name]
+    with made_within():
+        torch.manual_seed(0)
+        model, given = Hidden(), dict(x=torch.randn(2, 11, WIDTH), mask=torch.arange(22).reshape(2, 11) % 3 > 0)
+    with within():
+        found = ht.explore(model, **given)
+        plan = found.plan(model, "[sp=2]")
+        assert plan.proof and ht.prove(model, plan, ranks=2, **given), plan
+        assert ht.lint(model, plan, ranks=2, found=found, **given) == []

@@ -13,7 +13,7 @@ from .devices import need_one_device, need_runnable, note_dtypes
 from .exploration import Exploration, Module
 from .flow import argument_names, as_argument, flow_of
 from .held import Held
-from .kept import kept, writing
+from .kept import kept, note_writing, writing
 from .numbering import note_numbering
 from .probe import Finding, Probe, Reading, called, numbered
 from .solve import Folded, depends_on, extents_of, solved
@@ -22,7 +22,8 @@ from .wide import widened
 
 _WAYS_MAX = 4  #: to read the axes of one call
 _CALLS_MAX = 6  #: of a module, of other shapes each
-_CUT = "it reaches more objects than are kept: what a forward writes to beyond modules' own attributes may be changed"
+_CUT = "the model reaches more objects than are kept: what a forward writes to beyond modules' own attributes may be " \
+       "changed"
 _explored: "weakref.WeakKeyDictionary[torch.nn.Module, Exploration]" = weakref.WeakKeyDictionary()
 
 
@@ -65,6 +66,7 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
         except Exception as error:  # whatever a model raises goes on
             note_dtypes(error, model, args, kwargs)
             raise
+    note_writing(model, written)
     asked = args, kwargs
     with kept(model, args, kwargs, written=written), widened(model, args, kwargs) as (args, kwargs, halves), \
             kept(model, args, kwargs, written=written) as put_back:
@@ -72,6 +74,7 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
         put_back()
         explorer = _Explorer(model, axes, shapes, progress)
         explorer.run(args, kwargs)
+        explorer.notes += [_CUT] if Held(model, args, kwargs).is_cut else []
         fixed = tuple(name for name, dim in axes.dims.items() if dim.step == 0)
         made = Exploration(type(model).__name__, {name: dim.extent for name, dim in axes.dims.items()}, fixed,
                            {name: explorer.modules[name] for name in explorer.order}, explorer.notes, asked)
@@ -174,7 +177,7 @@ class _Explorer:
             if not self._is_new(name, given, out):
                 return
             self._busy = True
-            before, held = torch.get_rng_state(), Held(module, *given)
+            before, held = torch.get_rng_state(), Held(module, *given, is_one_call=True)
             try:
                 call = call_name(name, 0 if is_first else self.modules[name].calls - 1)
                 made = self._explored(call, module, given, tensors_of(out))
@@ -185,8 +188,6 @@ class _Explorer:
                     self.modules[name].join(made)
             finally:
                 held.put_back()
-                if held.is_cut and not any(_CUT in note for note in self.notes):
-                    self.notes.append(f"{name or 'the model'}: {_CUT}")
                 torch.set_rng_state(before)
                 self._busy = False
         return [module.register_forward_pre_hook(enter, with_kwargs=True),

@@ -2,17 +2,21 @@
 generators of random numbers, at any depth, whoever holds them."""
 from __future__ import annotations
 
+import array
 import collections
 import functools
+import operator
 import random
 import sys
 import types
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
+from .named import globals_of
+
 _MOST = 1 << 16  #: objects beside those that modules have themselves; what is further is left alone
-_CROWD = 1 << 10  #: what is in an object of more parts comes last
+_CROWD = 1 << 10  #: what is in an object of more parts comes last, once for the whole model
 _Taken = Tuple[Callable[[], None], Sequence[Any]]  #: what puts an object back, and what is in it
 _LEAVES = (int, float, complex, str, bytes, type(None), type, torch.dtype, torch.device, torch.nn.Parameter,
            types.ModuleType)
@@ -27,15 +31,17 @@ _OTHERS = {"heddle", "torch", "logging", "threading", "multiprocessing", "concur
 
 
 class Held:
-    """The state of `roots`, and of all that they reach. A module's own hooks and mode are not in it."""
+    """The state of `roots`, and of all that they reach. A module's own hooks and mode are not in it. `is_one_call`: nor
+    is what crowds hold, which blocks share, and which is put back where the whole model is."""
 
-    def __init__(self, *roots: Any):
+    def __init__(self, *roots: Any, is_one_call: bool = False):
         modules = [module for root in roots if isinstance(root, torch.nn.Module) for module in root.modules()]
-        self._weights = {_memory(p) for module in modules for p in module.parameters(False)} - {0}
+        self._weights = {memory_of(p) for module in modules for p in module.parameters(False)} - {0}
         classes = {kind: None for module in modules for kind in type(module).__mro__ if not _is_other(kind)}
         own = [part for module in modules for part in _named(vars(module), True)[1]]
         buffers = [x for module in modules for x in module._buffers.values()]
-        found = collections.deque([*modules, *roots, *map(_OfClass, classes), *own, *buffers])
+        files = [_OfFile(*named) for kind in classes for named in globals_of(kind, _is_place)]
+        found = collections.deque([*modules, *roots, *map(_OfClass, classes), *files, *own, *buffers])
         most, crowd = len(found) + _MOST, collections.deque()  # type: Tuple[int, collections.deque[Any]]
         self.is_cut = False  #: is there more than was taken?
         self._seen: Dict[int, Any] = {}  # kept, so that numbers are of these
@@ -54,7 +60,8 @@ class Held:
                 continue
             for put_back, parts in taken:
                 self._taken.append(put_back)
-                (crowd if len(parts) > _CROWD else found).extend(part for part in parts if not _is_still(part))
+                if not is_one_call or len(parts) <= _CROWD:
+                    (crowd if len(parts) > _CROWD else found).extend(part for part in parts if not _is_still(part))
 
     def put_back(self) -> None:
         with torch.no_grad():
@@ -63,13 +70,13 @@ class Held:
 
     def _of(self, value: Any) -> Iterator[_Taken]:
         if isinstance(value, torch.Tensor):
-            if not value.is_meta and _memory(value) not in self._weights:
+            if not value.is_meta and memory_of(value) not in self._weights:
                 yield _tensor(value), ()
-        elif isinstance(value, _OfClass):
-            yield value.put_back, list(value.were.values())
+        elif isinstance(value, (_OfClass, _OfFile)):
+            yield value.put_back, value.parts
         else:
             yield _nothing, _inside(value)
-            for taken in (_container(value), _array(value), _numbers(value)):
+            for taken in (_container(value), _array(value), _numbers(value), _results(value)):
                 if taken is not None:
                     yield taken
             if isinstance(value, _DATA) or not any(map(_is_other, type(value).__mro__[:-1])):
@@ -90,7 +97,7 @@ def _is_other(kind: type) -> bool:
     return kind is object or kind.__module__.partition(".")[0] in _OTHERS
 
 
-def _memory(x: torch.Tensor) -> int:
+def memory_of(x: torch.Tensor) -> int:
     try:
         return x.untyped_storage().data_ptr()
     except Exception:  # of a kind without memory of its own
@@ -158,7 +165,7 @@ def _pairs(value: Any, base: Any) -> _Taken:
 
 
 def _is_each(now: Sequence[Any], were: Sequence[Any]) -> bool:
-    return len(now) == len(were) and all(a is b for a, b in zip(now, were))
+    return len(now) == len(were) and all(map(operator.is_, now, were))
 
 
 def _cell(cell: Any) -> Optional[_Taken]:
@@ -174,6 +181,8 @@ def _cell(cell: Any) -> Optional[_Taken]:
 
 
 def _array(value: Any) -> Optional[_Taken]:
+    if isinstance(value, array.array):
+        return functools.partial(array.array.__setitem__, value, slice(None), value[:]), ()
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.ndarray) or not value.flags.writeable:
         return None
@@ -193,6 +202,18 @@ def _numbers(value: Any) -> Optional[_Taken]:
     if numpy is not None and isinstance(value, numpy.random.Generator):
         return functools.partial(setattr, value.bit_generator, "state", value.bit_generator.state), ()
     return None
+
+
+def _results(value: Any) -> Optional[_Taken]:
+    """Of functools.lru_cache, which shows none: all are forgotten where some are new, of another dtype or extent."""
+    if not isinstance(value, functools._lru_cache_wrapper) or value.__module__.partition(".")[0] in _OTHERS:
+        return None
+    misses = value.cache_info().misses
+
+    def put_back() -> None:
+        if value.cache_info().misses != misses:
+            value.cache_clear()
+    return put_back, ()
 
 
 def _attributes(value: Any) -> Iterator[_Taken]:
@@ -245,6 +266,7 @@ class _OfClass:
 
     def __init__(self, kind: type):
         self.kind, self.were = kind, _of_class(kind)
+        self.parts = list(self.were.values())
 
     def put_back(self) -> None:
         now = _of_class(self.kind)
@@ -258,3 +280,23 @@ class _OfClass:
 def _of_class(kind: type) -> Dict[str, Any]:
     return {name: part for name, part in vars(kind).items() if not name.startswith("__") and not isinstance(
         part, (types.FunctionType, property, staticmethod, classmethod, types.MemberDescriptorType))}
+
+
+class _OfFile:
+    """Globals that methods name: what they set, and what is in those that one can write to."""
+
+    def __init__(self, there: Dict[str, Any], stored: Iterable[str], read: Iterable[str]):
+        self.there, self.were = there, {name: there.get(name, self) for name in stored}
+        self.parts = [there[name] for name in (*stored, *read) if _is_place(there.get(name))]
+
+    def put_back(self) -> None:
+        for name, part in self.were.items():
+            if part is self:
+                self.there.pop(name, None)
+            elif self.there.get(name, self) is not part:
+                self.there[name] = part
+
+
+def _is_place(value: Any) -> bool:
+    """Is it a container, a tensor, an array or a cache of results? An object of another class may be anybody's."""
+    return isinstance(value, (*BASES, array.array, torch.Tensor, functools._lru_cache_wrapper))

@@ -4,14 +4,21 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
+import weakref
 from types import MappingProxyType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
+from typing import AbstractSet, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Tuple
 
 import torch
+from torch.overrides import TorchFunctionMode
 
-from .held import Held, is_same
+from .held import Held, is_same, memory_of
+from .trees import fresh, tensors_of
 
 _TINY = 1e-3  #: parameters below are as zero: the scales of layers that begin as nothing
+#: what Python has for writing, as in `x += y` and `x[0] = y`
+_SETTING = frozenset(("__setitem__", *(f"__i{name}__" for name in (
+    "add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"))))
+_writing: "weakref.WeakKeyDictionary[torch.nn.Module, AbstractSet[str]]" = weakref.WeakKeyDictionary()
 
 
 @contextlib.contextmanager
@@ -63,7 +70,8 @@ def _weight(p: torch.nn.Parameter, written: Mapping[torch.Tensor, torch.Tensor])
         if not _is_at(p, data):
             p.data = data
         if p in written and not is_same(p, written[p]):
-            p.copy_(written[p])
+            with torch.inference_mode(p.is_inference()), torch.no_grad():
+                p.copy_(written[p])
     return put_back
 
 
@@ -75,8 +83,9 @@ def _is_at(p: torch.Tensor, data: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def writing(model: torch.nn.Module, written: Dict[torch.Tensor, torch.Tensor]) -> Iterator[None]:
-    """`written` gets the parameters that a module writes to, of its own, while it runs within, and what they were.
-    Beside them there is memory for the parameters of the modules that are running."""
+    """`written` gets the parameters that are written to within, and what they were: those of a module, whatever writes
+    to them while it runs, and of any other what torch's own functions write. Beside them there is memory for the
+    parameters of the modules that are running."""
     running: List[List[Tuple[torch.Tensor, torch.Tensor, torch.Tensor]]] = []
 
     def enter(module: torch.nn.Module, _: Any) -> None:
@@ -88,10 +97,52 @@ def writing(model: torch.nn.Module, written: Dict[torch.Tensor, torch.Tensor]) -
     handles = [handle for module in model.modules() if any(True for _ in module.parameters(False)) for handle in (
         module.register_forward_pre_hook(enter, prepend=True), module.register_forward_hook(leave, always_call=True))]
     try:
-        yield
+        with _Writes(model, written):
+            yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def note_writing(model: torch.nn.Module, written: Iterable[torch.Tensor]) -> None:
+    """What is found of it once."""
+    _writing[model] = {name for name, p in model.named_parameters() for other in written if p is other}
+
+
+def written_by(model: torch.nn.Module, args: Any, kwargs: Any) -> AbstractSet[str]:
+    """Names of the parameters that its forward writes to; none, where it raises."""
+    if model not in _writing:
+        written: Dict[torch.Tensor, torch.Tensor] = {}
+        try:
+            with kept(model, args, kwargs, written=written), writing(model, written):
+                given, named = fresh(model, args, kwargs)
+                model(*given, **named)
+        except Exception:  # whatever a model raises
+            return frozenset()
+        note_writing(model, written)
+    return _writing[model]
+
+
+class _Writes(TorchFunctionMode):
+    """Before a function writes to memory of parameters: a module may write to those of another one, which does not
+    run."""
+
+    def __init__(self, model: torch.nn.Module, written: Dict[torch.Tensor, torch.Tensor]):
+        super().__init__()
+        self._written, self._at = written, {}  # type: ignore[var-annotated]
+        for p in model.parameters():
+            if is_wide(p) and memory_of(p):
+                self._at.setdefault(memory_of(p), []).append((p, p.data))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _SETTING or name.endswith("_") and not name.endswith("__") or "out" in kwargs:
+            for x in tensors_of((args, kwargs)).values():
+                for p, data in self._at.get(memory_of(x), ()):
+                    if p not in self._written:
+                        self._written[p] = data.clone()
+        return func(*args, **kwargs)
 
 
 @contextlib.contextmanager

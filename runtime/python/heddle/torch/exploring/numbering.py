@@ -61,7 +61,7 @@ def note_numbering(model: torch.nn.Module, args: Any, kwargs: Mapping[str, Any],
     def watch(name: str, module: torch.nn.Module) -> None:
         def enter(_: Any, given: Any, named: Any) -> None:
             handle.remove()  # once, and not when it runs by itself
-            held = Held(module, given, named)
+            held = Held(module, given, named, is_one_call=True)
             each = (_alone(module, given, named, modules[name], n) for n in sorted(rows[name]))
             modules[name].alone = next(filter(None, each), "")
             held.put_back()

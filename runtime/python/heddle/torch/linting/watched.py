@@ -42,14 +42,14 @@ class Watched:
 
 def watched(model: torch.nn.Module, steps: Any, args: Any, kwargs: Any, ranks: int, is_sharp: bool) -> List[Watched]:
     """Of every rank. What the whole model raises goes on."""
-    with widened(model, args, kwargs) as (args, kwargs, halves):
-        return _watched(Copies(model, is_sharp), steps, args, kwargs, ranks, halves)
+    with torch.inference_mode(False), widened(model, args, kwargs) as (args, kwargs, halves):
+        return _watched(Copies(model, args, kwargs, is_sharp), steps, args, kwargs, ranks, halves)
 
 
 def is_blowing_up(model: torch.nn.Module, args: Any, kwargs: Any) -> bool:
     """Are numbers that differ of roundings, with weights that are scaled?"""
-    with widened(model, args, kwargs) as (args, kwargs, _):
-        return blows_up(Copies(model), args, kwargs, True)
+    with torch.inference_mode(False), widened(model, args, kwargs) as (args, kwargs, _):
+        return blows_up(Copies(model, args, kwargs), args, kwargs, True)
 
 
 def _watched(copies: Copies, steps: Any, args: Any, kwargs: Any, ranks: int, halves: Container[str]) -> List[Watched]:

@@ -73,12 +73,12 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
     if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
         raise ArgumentError(f"prove: ranks is {ranks!r}, wanted a number of at least 1")
     need_one_device("prove", model, args, kwargs)
-    with widened(model, args, kwargs) as (args, kwargs, halves):
+    with torch.inference_mode(False), widened(model, args, kwargs) as (args, kwargs, halves):
         asked = (getattr(plan, "steps", plan), args, kwargs, ranks, gradients, halves)
-        sharp = Copies(model)
+        sharp = Copies(model, args, kwargs)
         proof = _proved(model, sharp, *asked)
         if not proof and proof.error is None and blows_up(sharp, args, kwargs, gradients):
-            proof = _proved(model, Copies(model, is_sharp=False), *asked)
+            proof = _proved(model, Copies(model, args, kwargs, is_sharp=False), *asked)
         return proof
 
 
@@ -88,7 +88,7 @@ def blows_up(copies: Copies, args: Any, kwargs: Any, gradients: bool) -> bool:
         if not x.is_floating_point():
             return x
         draw = torch.Generator().manual_seed(x.numel())
-        signs = torch.randint(2, x.shape, generator=draw).to(x.device, x.dtype) * 2 - 1
+        signs = torch.randint(2, x.shape, generator=draw, device="cpu").to(x.device, x.dtype) * 2 - 1
         return x * (1 + 8 * torch.finfo(x.dtype).eps * signs)
     with same_random():
         one = passed(copies.one(), args, kwargs, gradients)

@@ -2,8 +2,9 @@
 it exchanges something with the others."""
 from __future__ import annotations
 
+import contextlib
 import threading
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, ContextManager, Dict, List, Optional
 
 import torch
 
@@ -29,12 +30,13 @@ class Turns:
     def run(self, each: Callable[[int], Any]) -> List[Any]:
         """What every rank returns; what one raises is raised here."""
         results: List[Any] = [None] * self.size
-        state = torch.get_rng_state()
+        state, as_here = torch.get_rng_state(), _modes()
 
         def of_rank(rank: int) -> None:
             try:
                 self._wait(rank, state)
-                results[rank] = each(rank)
+                with as_here():
+                    results[rank] = each(rank)
                 self._ended.append(rank)
                 self._next(rank)
             except _Stopped:
@@ -90,3 +92,19 @@ class Turns:
         self._error = self._error or error
         for turn in self._turn:
             turn.release()
+
+
+def _modes() -> Callable[[], ContextManager[Any]]:
+    """What torch does otherwise in this thread than in a new one, for another one: its device and autocast."""
+    device = getattr(torch, "get_default_device", lambda: torch.device("cpu"))()
+    casts = [(kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if hasattr(
+        torch, "get_autocast_dtype") and torch.is_autocast_enabled(kind)]
+
+    def enter() -> ContextManager[Any]:
+        stack = contextlib.ExitStack()
+        if device.type != "cpu":
+            stack.enter_context(device)
+        for kind, dtype in casts:
+            stack.enter_context(torch.autocast(kind, dtype))
+        return stack
+    return enter
