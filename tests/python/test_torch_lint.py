@@ -36,6 +36,26 @@ class Mlp(torch.nn.Module):
         return x + F.gelu(self.up(x))
 
 
+class Ignoring(Mlp):
+    def forward(self, x, _):
+        return super().forward(x)
+
+
+class Experts(torch.nn.Module):
+    """Each gets the rows of all samples that are its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.router = torch.nn.Linear(WIDTH, 2)
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x):
+        of, y = self.router(x).argmax(-1), torch.zeros_like(x)
+        for at, expert in enumerate(self.experts):
+            y[of == at] = expert(x[of == at])
+        return x + y
+
+
 class Numbered(torch.nn.Module):
     """The first rows of a table, as many as there are."""
 
@@ -270,6 +290,8 @@ RIGHT = {
     "sums": (Rows(Mlp(), Normed(), Mlp()), (X,), ends(("blocks.*.norm", ht.Sums("s")))),
     "rows of rows": (Rows(Mlp(), Folded(2)), (FOLDED,), folded()),
     "text": (Masked(Cross()), (X, TEXT), ends()),
+    "an argument that nobody uses": (Masked(Ignoring()), (X, MASK), ends()),
+    "experts": (Rows(Mlp(), Experts()), (X,), ends()),
     "numbers": (Rows(Mlp(), Numbered(), Mlp()), (X,), ends(("blocks.1", ht.Numbered("x", "b s c", "s")))),
 }
 
