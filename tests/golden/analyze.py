@@ -83,7 +83,8 @@ def candidates():
     check(len(own) == 1 and abs(own[0]["predicted_s"] - plan["time_s"]) <= 1e-9 * plan["time_s"], f"the plan: {own}")
     times = [c["measured_s"] for c in of["candidates"]]
     check(times == sorted(times) and times[0] > 0, f"measured: {times}")
-    check(abs(of["above_best"] - (own[0]["measured_s"] / times[0] - 1)) < 1e-4, f"above the best: {of}")
+    quotient = own[0]["measured_s"] / times[0]  # of numbers of six digits; a busy machine stretches one of them
+    check(abs(of["above_best"] - (quotient - 1)) < 1e-4 * quotient, f"above the best: {of}")
     check(min(c["predicted_s"] for c in of["candidates"]) >= plan["time_s"] * (1 - 1e-9), f"one is faster: {of}")
 
 
