@@ -94,10 +94,22 @@ static int oversubscribes(const request *r, int ranks)
     return r->cores > 0 && ranks > r->cores;
 }
 
+static int shares_devices(const calibrate_result *result, int ranks)
+{
+    return result->devices > 0 && result->devices < ranks;
+}
+
+/* What launches cost has none. */
+static int has_rate(const heddle_measured *m)
+{
+    return m->ranks > 0 || m->nterms > 0;
+}
+
 static heddle_status fit(heddle_machine **out, calibrate_result *result, const request *r, heddle_comm *comm)
 {
     char source[512], day[32], name[64] = "host";
     const int ranks = heddle_comm_size(comm);
+    int n = 0;
     const char *joined = heddle_comm_describe(comm);
     const time_t now = time(NULL);
     struct tm when;
@@ -107,31 +119,42 @@ static heddle_status fit(heddle_machine **out, calibrate_result *result, const r
         return HEDDLE_ERR_NOMEM;
     }
     for (int i = 0; i < result->samples; i++) {
-        measured[i] = result->sample[i].about;
+        measured[n] = result->sample[i].about;
+        n += has_rate(&measured[n]);
     }
     (void)gethostname(name, sizeof name - 1);
     strftime(day, sizeof day, "%Y-%m-%d %H:%M", gmtime_r(&now, &when));
-    snprintf(source, sizeof source, "heddle calibrate, %s UTC, %s, %s%s", day, r->host.cpu, joined,
-             oversubscribes(r, ranks) ? "; ranks shared cores" : "");
+    snprintf(source, sizeof source, "heddle calibrate, %s UTC, %s, %s%s%s", day, r->host.cpu, joined,
+             oversubscribes(r, ranks) ? "; ranks shared cores" : "",
+             shares_devices(result, ranks) ? "; ranks shared devices" : "");
     about.name = name;
     about.source = source;
-    about.link = r->options->transport;
+    about.link = result->wire[0] != '\0' ? result->wire : r->options->transport;
     about.ranks = ranks;
-    about.memory_bytes = r->host.memory_bytes / ranks;
+    about.memory_bytes = result->devices > 0 ? result->memory_bytes : r->host.memory_bytes / ranks;
+    about.launch_s = result->launch_s;
     about.overlap_slowdown = result->overlap_slowdown;
     about.crowding_slowdown = result->crowding_slowdown;
-    heddle_status st = heddle_machine_fit(out, measured, result->samples, &about);
-    for (int i = 0; i < result->samples && st == HEDDLE_OK; i++) {
-        result->sample[i].about.fitted = measured[i].fitted;
+    heddle_status st = heddle_machine_fit(out, measured, n, &about);
+    for (int i = 0, k = 0; i < result->samples && st == HEDDLE_OK; i++) {
+        heddle_measured *m = &result->sample[i].about;
+        m->fitted = has_rate(m) ? measured[k++].fitted : m->seconds;
     }
     free(measured);
     return st;
 }
 
 /* Rates of a machine that other programs use, too, are theirs as well. */
-static void warn_of_noise(const calibrate_result *result)
+static void warn_of_noise(const calibrate_result *result, int ranks)
 {
     int noisy = 0, worst = 0;
+    if (shares_devices(result, ranks)) {
+        cli_say("%d ranks share %d device%s: the machine is as slow as this", ranks, result->devices,
+                result->devices == 1 ? "" : "s");
+    }
+    if (result->devices > 0 && result->is_rough) {
+        cli_say("operations were so small that a device does little but launch them: plans want --seconds 3 or more");
+    }
     for (int i = 0; i < result->samples; i++) {
         noisy += result->sample[i].about.spread > NOISY_PERCENT / 100.0;
         worst = result->sample[i].about.spread > result->sample[worst].about.spread ? i : worst;
@@ -158,10 +181,10 @@ static heddle_status conclude(const request *r, calibrate_result *result, heddle
     if (st == HEDDLE_OK) {
         const int code = cli_report_written(heddle_machine_save(machine, r->file));
         cli_verdict(code);
-        warn_of_noise(result);
+        warn_of_noise(result, info.ranks);
         if (code == CLI_OK && strcmp(r->file, "-") != 0) {
             const calibrate_told about = {info.name, heddle_comm_describe(comm), r->file, info.ranks, r->cores,
-                                          seconds};
+                                          seconds,   info.memory_bytes};
             report_calibrate(&about, result, r->options->json);
         }
     }
@@ -201,19 +224,21 @@ static int run(const cli_arguments *a)
         r.host = (heddle_host_info){.struct_bytes = sizeof r.host}; /* not known here */
     }
     if (ranks == 0 && cli_launcher(NULL, NULL) == NULL && strcmp(a->transport, "self") != 0) {
-        ranks = r.cores > 0 ? r.cores : 1;
+        const int places = a->device != NULL ? r.host.gpus : r.cores;
+        ranks = places > 0 ? places : 1;
     }
     const int code = check_file(&r);
     return code == CLI_OK ? cli_with_ranks(a, ranks, calibrate_main, &r) : code;
 }
 
 const cli_action cli_calibrate = {
-    .synopsis = "usage: heddle calibrate [--ranks N] [--transport threads|shm|tcp|mpi|auto] [options]\n\n"
-                "Measures what this machine's ranks compute and exchange, and saves the machine that plans and\n"
-                "forecasts go by. Operations are measured, never a model; best on an otherwise idle machine.\n",
-    .notes = "Without --ranks as many as there are cores. Without --output the file is\n"
-             "$XDG_CONFIG_HOME/heddle/machine.yaml, else ~/.config/heddle/machine.yaml, where heddle plan looks\n"
-             "for it. The fit's own error is told by operation: how far its rates are from the times they were\n"
-             "made of.\n",
+    .synopsis =
+        "usage: heddle calibrate [--ranks N] [--transport threads|shm|tcp|mpi|auto] [--device cuda] [options]\n\n"
+        "Measures what this machine's ranks compute and exchange, and saves the machine that plans and\n"
+        "forecasts go by. Operations are measured, never a model; best on an otherwise idle machine.\n",
+    .notes = "Without --ranks as many as there are cores, with --device as there are GPUs. Without --output the\n"
+             "file is $XDG_CONFIG_HOME/heddle/machine.yaml, else ~/.config/heddle/machine.yaml, where heddle plan\n"
+             "looks for it. The fit's own error is told by operation: how far its rates are from the times they\n"
+             "were made of.\n",
     .run = run,
 };

@@ -20,6 +20,7 @@ typedef struct unknown {
 /* Normal equations of scaled unknowns: value = scaled * limit. */
 typedef struct system {
     int n;
+    double start_s; /* of each term */
     unknown of[UNKNOWNS];
     double left[UNKNOWNS][UNKNOWNS], right[UNKNOWNS];
 } fit_system;
@@ -75,14 +76,24 @@ static heddle_status find(int *out, fit_system *s, const heddle_measured_term *t
     return HEDDLE_OK;
 }
 
+/* Without what its terms begin with. */
+static double rest_of(const fit_system *s, const heddle_measured *m)
+{
+    return m->seconds - m->nterms * s->start_s;
+}
+
 static heddle_status collect(fit_system *s, const heddle_measured *measured, int count)
 {
     heddle_status st = HEDDLE_OK;
     for (int r = 0; r < count; r++) {
+        s->start_s =
+            measured[r].ranks == 0 ? fmin(s->start_s, measured[r].seconds / (2 * measured[r].nterms)) : s->start_s;
+    }
+    for (int r = 0; r < count; r++) {
         for (int i = 0; measured[r].ranks == 0 && i < measured[r].nterms; i++) {
             int at = 0;
             HD_TRY(find(&at, s, &measured[r].term[i]));
-            s->of[at].limit = fmin(s->of[at].limit, measured[r].seconds / measured[r].term[i].amount);
+            s->of[at].limit = fmin(s->of[at].limit, rest_of(s, &measured[r]) / measured[r].term[i].amount);
         }
     }
 out:
@@ -125,7 +136,7 @@ static void build(fit_system *s, const heddle_measured *measured, int count)
             row[at] += m->term[i].amount * s->of[at].limit / m->seconds;
         }
         if (m->ranks == 0) {
-            add_row(s, row, 1);
+            add_row(s, row, rest_of(s, m) / m->seconds);
         }
     }
     for (int i = 0; i < s->n; i++) {
@@ -179,17 +190,19 @@ static void insert(hd_rate *rate, double size, double per_second)
     rate->per_second[at] = per_second;
 }
 
-static heddle_status fit_work(heddle_machine *machine, const heddle_measured *measured, int count)
+static heddle_status fit_work(heddle_machine *machine, const heddle_measured *measured, int count, double launch_s)
 {
     heddle_status st = HEDDLE_OK;
     fit_system *s = NULL;
     HD_TRY(hd_alloc((void **)&s, 1, sizeof *s, "a fit"));
+    s->start_s = launch_s > 0 ? launch_s : 0;
     HD_TRY(collect(s, measured, count));
     build(s, measured, count);
     HD_TRY(solve(s));
     for (int i = 0; i < s->n; i++) {
-        insert(&machine->work[s->of[i].work][s->of[i].dtype].rate, s->of[i].size,
-               1 / (s->of[i].value * s->of[i].limit));
+        hd_work_rate *to = &machine->work[s->of[i].work][s->of[i].dtype];
+        to->start_s = s->start_s;
+        insert(&to->rate, s->of[i].size, 1 / (s->of[i].value * s->of[i].limit));
     }
 out:
     hd_free(s);
@@ -317,7 +330,7 @@ heddle_status heddle_machine_fit(heddle_machine **out, heddle_measured *measured
     }
     HD_TRY(hd_alloc((void **)&machine, 1, sizeof *machine, "a machine"));
     HD_TRY(describe(machine, &taken));
-    HD_TRY(fit_work(machine, measured, count));
+    HD_TRY(fit_work(machine, measured, count, taken.launch_s));
     for (int e = 0; e < (int)HD_EXCHANGES; e++) {
         HD_TRY(fit_exchange(&machine->link[0].exchange[e], (heddle_exchange)e, measured, count));
     }

@@ -65,6 +65,13 @@ static double amount_of(const heddle_measured *m, int *is_bytes)
     return flops == 0 ? bytes : flops;
 }
 
+static void print_device(const calibrate_told *about, const calibrate_result *r)
+{
+    printf("\nproducts of bf16: %s\n", r->products);
+    printf("launch: %.2f us each; memory of a rank: %.1f GiB%s%s\n", r->launch_s * 1e6,
+           (double)about->memory_bytes / (1 << 30), r->wire[0] != '\0' ? "; exchanges by wire " : "", r->wire);
+}
+
 static void print_table(const calibrate_told *about, const calibrate_result *r)
 {
     printf("%s: %d rank%s, %s\n\n", about->machine, about->ranks, report_s(about->ranks), about->comm);
@@ -76,6 +83,9 @@ static void print_table(const calibrate_told *about, const calibrate_result *r)
         char rate[32];
         const double amount = amount_of(&s->about, &is_bytes);
         snprintf(rate, sizeof rate, "%.2f %s", amount / s->about.seconds * 1e-9, is_bytes ? "GB/s" : "GF/s");
+        if (amount == 0) {
+            snprintf(rate, sizeof rate, "-");
+        }
         printf("%-10s %-28s %12.1f %10s %7.1f %12.1f %8.1f\n", s->kind, s->what, s->about.seconds * 1e6, rate,
                s->about.spread * 100, s->about.fitted * 1e6, error_of(s) * 100);
     }
@@ -86,6 +96,9 @@ static void print_table(const calibrate_told *about, const calibrate_result *r)
             printf("%-10s %10d %13.1f%% %13.1f%%\n", e.kind != NULL ? e.kind : "all", e.operations, e.median * 100,
                    e.worst * 100);
         }
+    }
+    if (r->devices > 0) {
+        print_device(about, r);
     }
     printf("\nwork and a transfer at the same time: the longer and %.0f %% of the shorter\n",
            (r->overlap_slowdown - 1) * 100);
@@ -103,6 +116,12 @@ static void print_json(const calibrate_told *about, const calibrate_result *r)
     report_json_string("machine", about->machine, ", ");
     report_json_string("comm", about->comm, ",\n ");
     report_json_string("file", about->file, ", ");
+    if (r->devices > 0) {
+        report_json_string("wire", r->wire, ", ");
+        report_json_string("products", r->products, ",\n ");
+        printf("\"devices\": %d, \"launch_s\": %.9g, \"memory_bytes\": %lld, ", r->devices, r->launch_s,
+               (long long)about->memory_bytes);
+    }
     printf("\"ranks\": %d, \"cores\": %d, \"seconds\": %.3f, \"overlap_slowdown\": %.4f, \"crowding_slowdown\": %.4f, "
            "\"coreless\": %.4f,\n \"operations\": [",
            about->ranks, about->cores, about->seconds, r->overlap_slowdown, r->crowding_slowdown, r->coreless);

@@ -9,6 +9,7 @@ typedef struct calibrate_told {
     const char *machine, *comm, *file; /* its name, how ranks are joined, where it was saved */
     int ranks, cores;                  /* that this process may use; 0: not known */
     double seconds;                    /* that it took */
+    int64_t memory_bytes;              /* of a rank; 0: not known */
 } calibrate_told;
 
 void report_calibrate(const calibrate_told *about, const calibrate_result *result, int json);

@@ -1,5 +1,6 @@
 /* A method by turns with the same work alone and the same messages alone, in one run. */
 #include "runtime/verify/attention_bench.h"
+#include "runtime/verify/device_array.h"
 #include "runtime/verify/samples.h"
 
 #include <math.h>
@@ -10,12 +11,26 @@ enum { KINDS = 3, METHOD = 0, LOCAL = 1, MOVING = 2 };
 
 /* One of the three things that take turns. */
 typedef struct runner {
+    heddle_comm *comm;
+    int is_there; /* arrays are on its device */
+    heddle_stream stream;
     heddle_attention *attention;
     heddle_attention_array array[8]; /* q k v o do dq dk dv */
     double *forward_ms, *backward_ms;
     int samples;
     double forward_ratio, backward_ratio; /* of METHOD: median over rounds against the longer of the other two */
 } runner;
+
+/* From the host to the device. */
+static heddle_status place(runner *r, int i, size_t bytes)
+{
+    void *host = r->array[i].data;
+    r->array[i].data = NULL;
+    heddle_status st = heddle_buffer_alloc(&r->array[i].data, r->comm, bytes, HEDDLE_SPACE_DEVICE);
+    st = st == HEDDLE_OK ? judge_device_copy(r->comm, r->array[i].data, host, bytes, r->stream) : st;
+    free(host);
+    return st;
+}
 
 static heddle_status make_arrays(runner *r, const attention_case *c, int kind, int rank)
 {
@@ -39,6 +54,10 @@ static heddle_status make_arrays(runner *r, const attention_case *c, int kind, i
         }
         for (size_t e = 0; e < elems; e++) {
             judge_store(data + e * elem_bytes, c->shape.dtype, (double)((e * 7919 + (size_t)i) % 1999) / 1000 - 1);
+        }
+        st = r->is_there ? place(r, i, elems * elem_bytes) : HEDDLE_OK;
+        if (st != HEDDLE_OK) {
+            return st;
         }
     }
     r->forward_ms = calloc(SAMPLES_AT_MOST, sizeof(double));
@@ -67,7 +86,9 @@ static heddle_status make_runner(runner *r, heddle_comm *comm, const attention_c
             }
         }
     }
-    heddle_status st = heddle_attention_create(&r->attention, comm, &c.shape, &c.mesh, &c.layout, &c.options);
+    r->is_there = c.options.space == HEDDLE_SPACE_DEVICE;
+    heddle_status st = r->is_there ? judge_stream_create(&r->stream, comm) : HEDDLE_OK;
+    st = st != HEDDLE_OK ? st : heddle_attention_create(&r->attention, comm, &c.shape, &c.mesh, &c.layout, &c.options);
     st = st != HEDDLE_OK ? st : make_arrays(r, &c, kind, heddle_comm_rank(comm));
     free(none);
     return st;
@@ -77,10 +98,21 @@ static void free_runner(runner *r)
 {
     heddle_attention_destroy(r->attention);
     for (int i = 0; i < 8; i++) {
-        free(r->array[i].data);
+        if (r->is_there) {
+            heddle_buffer_free(r->comm, r->array[i].data);
+        } else {
+            free(r->array[i].data);
+        }
     }
+    judge_stream_destroy(r->comm, r->stream);
     free(r->forward_ms);
     free(r->backward_ms);
+}
+
+static heddle_status settle(const runner *r, heddle_status st)
+{
+    const heddle_status settled = r->is_there ? judge_device_settle(r->comm, r->stream) : HEDDLE_OK;
+    return st == HEDDLE_OK ? settled : st;
 }
 
 static heddle_status sample(runner *r, heddle_comm *comm)
@@ -88,12 +120,13 @@ static heddle_status sample(runner *r, heddle_comm *comm)
     heddle_attention_array *x = r->array;
     heddle_status st = heddle_comm_barrier(comm);
     double start = samples_now_ms();
-    st = st != HEDDLE_OK ? st
-                         : heddle_attention_forward(r->attention, &x[0], &x[1], &x[2], &x[3], NULL, HEDDLE_NO_STREAM);
+    st = st != HEDDLE_OK ? st : heddle_attention_forward(r->attention, &x[0], &x[1], &x[2], &x[3], NULL, r->stream);
+    st = settle(r, st);
     r->forward_ms[r->samples] = samples_now_ms() - start;
     st = st != HEDDLE_OK ? st : heddle_comm_barrier(comm);
     start = samples_now_ms();
-    st = st != HEDDLE_OK ? st : heddle_attention_backward(r->attention, &x[4], &x[5], &x[6], &x[7], HEDDLE_NO_STREAM);
+    st = st != HEDDLE_OK ? st : heddle_attention_backward(r->attention, &x[4], &x[5], &x[6], &x[7], r->stream);
+    st = settle(r, st);
     r->backward_ms[r->samples++] = samples_now_ms() - start;
     return st;
 }
@@ -177,7 +210,7 @@ static heddle_status take_result(attention_bench *out, const runner *r)
 
 heddle_status attention_time(attention_bench *out, heddle_comm *comm, const attention_case *c, double seconds)
 {
-    runner r[KINDS] = {{.samples = 0}};
+    runner r[KINDS] = {{.comm = comm}, {.comm = comm}, {.comm = comm}};
     heddle_status st = HEDDLE_OK;
     for (int kind = 0; kind < KINDS && st == HEDDLE_OK; kind++) {
         st = make_runner(&r[kind], comm, c, kind);

@@ -10,6 +10,8 @@
 #include <time.h>
 
 enum { ROUGH_S = 3, LEAST = 2, CROWDS = 16, CROWD_PART = 10 };
+enum { MOST_OVERLAP = 32768, ROUGH_OVERLAP = 64 };           /* rows of all ranks on devices */
+enum { COLD_BYTES = 256 << 20, ROUGH_COLD_BYTES = 1 << 16 }; /* twice the cache of today's largest devices */
 
 static const double SHORT_MS = 0.2; /* runs that take less are timed several at once, but for what `before` is for */
 
@@ -17,7 +19,10 @@ static const double SHORT_MS = 0.2; /* runs that take less are timed several at 
 typedef struct sitting {
     heddle_comm *comm;
     const calibrate_options *o;
-    char *others; /* o->cache_bytes */
+    char *others; /* of so many bytes */
+    int64_t others_bytes;
+    calibrate_there on_device;
+    const calibrate_there *there; /* NULL: in host memory */
 } sitting;
 
 /* Is there operation `index`? It is described in run->sample. */
@@ -29,16 +34,17 @@ static int describe(calibrate_run *run, const sitting *s, calibrate_sample *samp
     memcpy(described.turn_ms, sample->turn_ms, sizeof described.turn_ms);
     *sample = described;
     *run = (calibrate_run){.comm = s->comm,
+                           .there = s->there,
                            .sample = sample,
                            .others = s->others,
-                           .others_bytes = s->o->cache_bytes,
+                           .others_bytes = s->others_bytes,
                            .is_rough = s->o->seconds < ROUGH_S};
     int works = 0;
     if (calibrate_work_at(run, index)) {
         return 1;
     }
     calibrate_sample unused = {.times = 0};
-    calibrate_run counting = {.sample = &unused};
+    calibrate_run counting = {.there = s->there, .sample = &unused, .is_rough = run->is_rough};
     while (calibrate_work_at(&counting, works)) {
         unused.about.nterms = 0;
         works++;
@@ -57,10 +63,11 @@ static double core_now_ms(void)
 /* Runs between a barrier and the clock, on this rank. */
 static heddle_status time_runs(double *ms, calibrate_run *run, int64_t repeats)
 {
-    if (run->operation->before != NULL) {
-        run->operation->before(run);
+    if (run->there != NULL) {
+        return calibrate_there_time(ms, run, repeats);
     }
-    heddle_status st = heddle_comm_barrier(run->comm);
+    heddle_status st = run->operation->before != NULL ? run->operation->before(run) : HEDDLE_OK;
+    st = st == HEDDLE_OK ? heddle_comm_barrier(run->comm) : st;
     const double core = core_now_ms(), start = samples_now_ms();
     for (int64_t i = 0; i < repeats && st == HEDDLE_OK; i++) {
         st = run->operation->once(run);
@@ -146,22 +153,26 @@ static heddle_status turn(calibrate_result *out, const sitting *sit, int number,
 
 /* A ring hides hops behind work where ranks do not move bytes themselves: by how much is seen in attention, its work
  * and its hops, alone and together. */
-static heddle_status time_overlap(double *out, heddle_comm *comm, double seconds)
+static heddle_status time_overlap(double *out, const sitting *sit, double seconds)
 {
+    heddle_comm *comm = sit->comm;
+    const int ranks = heddle_comm_size(comm), device_rows = sit->o->seconds < ROUGH_S ? ROUGH_OVERLAP : MOST_OVERLAP;
     attention_case *c = calloc(1, sizeof *c);
     attention_bench bench = {.samples = 0};
     char text[64];
     if (c == NULL) {
         return judge_no_memory("a problem to time", sizeof *c);
     }
-    snprintf(text, sizeof text, "bf16[b=1 s=%d h=%d d=64]", 256 * heddle_comm_size(comm), 2 * heddle_comm_size(comm));
+    snprintf(text, sizeof text, "bf16[b=1 s=%d h=%d d=64]", sit->there != NULL ? device_rows : 256 * ranks, 2 * ranks);
     heddle_status st = heddle_shape_parse(&c->shape, text);
-    snprintf(text, sizeof text, "[sp=%d]", heddle_comm_size(comm));
+    snprintf(text, sizeof text, "[sp=%d]", ranks);
     st = st == HEDDLE_OK ? heddle_mesh_parse(&c->mesh, text) : st;
     c->layout = heddle_layout_replicated();
     c->layout.dim_of_axis[0] = 1;
     heddle_attention_options_init(&c->options);
     c->options.method = HEDDLE_ATTENTION_RING;
+    c->options.space = sit->there != NULL ? HEDDLE_SPACE_DEVICE : HEDDLE_SPACE_HOST;
+    c->options.device = sit->there != NULL ? heddle_comm_device(comm) : 0;
     st = st == HEDDLE_OK ? attention_time(&bench, comm, c, seconds) : st;
     if (st == HEDDLE_OK) {
         const double longer = fmax(bench.forward.local_min_ms, bench.forward.moving_min_ms);
@@ -243,24 +254,58 @@ static heddle_status find_coreless(calibrate_result *out, heddle_comm *comm)
     return samples_slowest(&out->coreless, 1, comm);
 }
 
+/* Would one more end within twice the time there is? On a device opening operations takes what it takes. */
+static heddle_status is_time_for_more(int *out, const sitting *sit, int turns, double spent_ms)
+{
+    heddle_status st = samples_slowest(&spent_ms, 1, sit->comm);
+    *out = sit->there == NULL || spent_ms * (turns + 1) / turns <= 2e3 * sit->o->seconds;
+    return st;
+}
+
+/* Of a device: what launches cost, by what ranks exchange, and who makes products of bf16. */
+static heddle_status find_device(calibrate_result *out, const sitting *sit)
+{
+    heddle_status st = HEDDLE_OK;
+    int is_found = sit->there == NULL;
+    for (int i = 0; i < out->samples && st == HEDDLE_OK; i++) {
+        calibrate_run run;
+        const calibrate_sample *s = &out->sample[i];
+        out->launch_s = s->about.ranks == 0 && s->about.nterms == 0 ? s->about.seconds : out->launch_s;
+        if (s->wire[0] != '\0') {
+            snprintf(out->wire, sizeof out->wire, "%s", s->wire);
+        }
+        if (!is_found && strcmp(s->kind, "mlp") == 0 && s->about.term[0].dtype == HEDDLE_BF16) {
+            calibrate_sample unused = {.times = 0};
+            is_found = describe(&run, sit, &unused, i);
+            st = calibrate_there_products(out, &run);
+        }
+    }
+    return st;
+}
+
 static heddle_status measure(calibrate_result *out, const sitting *sit)
 {
     const int turns = sit->o->seconds >= ROUGH_S ? CALIBRATE_TURNS : 1;
+    const double begun = samples_now_ms();
+    int goes_on = 1;
     heddle_status st = HEDDLE_OK;
     calibrate_run run;
     while (out->samples < CALIBRATE_SAMPLES && describe(&run, sit, &out->sample[out->samples], out->samples)) {
         out->samples++;
     }
-    for (int i = 0; i < turns && st == HEDDLE_OK; i++) {
+    for (int i = 0; i < turns && goes_on && st == HEDDLE_OK; i++) {
         st = turn(out, sit, i, turns);
+        st = st == HEDDLE_OK ? is_time_for_more(&goes_on, sit, i + 1, samples_now_ms() - begun) : st;
     }
     for (int i = 0; i < out->samples && st == HEDDLE_OK; i++) {
         st = conclude(&out->sample[i], sit->comm);
     }
     st = st == HEDDLE_OK ? find_coreless(out, sit->comm) : st;
+    st = st == HEDDLE_OK ? find_device(out, sit) : st;
     if (st == HEDDLE_OK && heddle_comm_size(sit->comm) > 1) {
-        st = time_overlap(&out->overlap_slowdown, sit->comm, sit->o->seconds / 20);
-        st = st == HEDDLE_OK ? time_crowding(out, sit) : st;
+        const int is_crowd = sit->there == NULL || out->devices < heddle_comm_size(sit->comm);
+        st = time_overlap(&out->overlap_slowdown, sit, sit->o->seconds / 20);
+        st = st == HEDDLE_OK && is_crowd ? time_crowding(out, sit) : st;
     }
     if (sit->o->watch != NULL && heddle_comm_rank(sit->comm) == 0) {
         sit->o->watch(NULL, 0, 0);
@@ -268,28 +313,64 @@ static heddle_status measure(calibrate_result *out, const sitting *sit)
     return st;
 }
 
+/* What else is in the caches. */
+static heddle_status hold_others(sitting *sit)
+{
+    const size_t bytes = (size_t)sit->others_bytes + 1;
+    if (sit->there != NULL) {
+        void *there = NULL;
+        const heddle_status st = heddle_buffer_alloc(&there, sit->comm, bytes, HEDDLE_SPACE_DEVICE);
+        sit->others = there;
+        return st;
+    }
+    sit->others = malloc(bytes);
+    if (sit->others == NULL) {
+        return judge_no_memory("what caches hold", (double)bytes);
+    }
+    memset(sit->others, 1, bytes); /* pages of its own */
+    return HEDDLE_OK;
+}
+
+static heddle_status sit_down(sitting *sit, calibrate_result *out)
+{
+    heddle_status st = HEDDLE_OK;
+    sit->others_bytes = sit->o->cache_bytes;
+    out->is_rough = sit->o->seconds < ROUGH_S;
+    if (heddle_comm_device(sit->comm) >= 0) {
+        st = calibrate_there_make(&sit->on_device, out, sit->comm);
+        sit->there = &sit->on_device;
+        sit->others_bytes = out->is_rough ? ROUGH_COLD_BYTES : COLD_BYTES;
+    }
+    out->sample = calloc(CALIBRATE_SAMPLES + 1, sizeof *out->sample);
+    if (st == HEDDLE_OK && out->sample == NULL) {
+        return judge_no_memory("times", (CALIBRATE_SAMPLES + 1) * (double)sizeof *out->sample);
+    }
+    return st == HEDDLE_OK ? hold_others(sit) : st;
+}
+
+static void get_up(sitting *sit)
+{
+    if (sit->there == NULL) {
+        free(sit->others);
+        return;
+    }
+    heddle_buffer_free(sit->comm, sit->others);
+    calibrate_there_free(&sit->on_device, sit->comm);
+}
+
 heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const calibrate_options *options)
 {
-    const size_t bytes = (size_t)options->cache_bytes + 1;
-    sitting sit = {comm, options, malloc(bytes)};
+    sitting sit = {.comm = comm, .o = options};
     int lacks = 0, speaks = 0;
-    *out = (calibrate_result){
-        .sample = calloc(CALIBRATE_SAMPLES + 1, sizeof *out->sample), .overlap_slowdown = 1, .crowding_slowdown = 1};
-    heddle_status mine = HEDDLE_OK;
-    if (out->sample == NULL) {
-        mine = judge_no_memory("times", (CALIBRATE_SAMPLES + 1) * (double)sizeof *out->sample);
-    } else if (sit.others == NULL) {
-        mine = judge_no_memory("what caches hold", (double)bytes);
-    } else {
-        memset(sit.others, 1, bytes); /* pages of its own */
-    }
+    *out = (calibrate_result){.overlap_slowdown = 1, .crowding_slowdown = 1};
+    const heddle_status mine = sit_down(&sit, out);
     heddle_status st = judge_first_problem(&lacks, &speaks, comm, mine != HEDDLE_OK);
     if (st == HEDDLE_OK && lacks && mine == HEDDLE_OK) {
         st = heddle_set_error(HEDDLE_ERR_PEER, "another rank has no memory to measure with");
     }
     st = mine != HEDDLE_OK ? mine : st;
     st = st == HEDDLE_OK ? measure(out, &sit) : st;
-    free(sit.others);
+    get_up(&sit);
     return st;
 }
 

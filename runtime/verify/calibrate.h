@@ -1,12 +1,13 @@
-/* Operations that a machine is known by, timed on the ranks of a communicator: blocks on parts of several sizes,
- * copies, switches, hops, gathers and sums among groups of several sizes. Never a model. */
+/* Operations that a machine is known by, timed on the ranks of a communicator, on their CPUs or devices: blocks on
+ * parts of several sizes, copies, switches, hops, gathers and sums among groups of several sizes. Never a model. */
 #ifndef HD_VERIFY_CALIBRATE_H
 #define HD_VERIFY_CALIBRATE_H
 
 #include <heddle/heddle.h>
 #include <heddle/sys/calibrate.h>
 
-enum { CALIBRATE_TURNS = 5, CALIBRATE_TIMES = 64, CALIBRATE_WHAT_BYTES = 48, CALIBRATE_SAMPLES = 176 };
+enum { CALIBRATE_TURNS = 5, CALIBRATE_TIMES = 64, CALIBRATE_WHAT_BYTES = 48, CALIBRATE_SAMPLES = 200 };
+enum { CALIBRATE_HELD = 3, CALIBRATE_WIRE_BYTES = 16, CALIBRATE_PRODUCTS_BYTES = 512 };
 
 /* An operation and its times. */
 typedef struct calibrate_sample {
@@ -18,6 +19,7 @@ typedef struct calibrate_sample {
     double wall_ms, core_ms;         /* of all runs on this rank, and that for which it had a core */
     double turn_ms[CALIBRATE_TURNS]; /* means on this rank of the middle of a turn's times */
     int turns;
+    char wire[CALIBRATE_WIRE_BYTES]; /* of an exchange between devices; else "" */
 } calibrate_sample;
 
 typedef struct calibrate_run calibrate_run;
@@ -27,15 +29,24 @@ typedef struct calibrate_operation {
     heddle_status (*open)(calibrate_run *run); /* close is called in any case */
     heddle_status (*once)(calibrate_run *run);
     void (*close)(calibrate_run *run);
-    void (*before)(calibrate_run *run); /* each `once`, not timed: caches as a pass leaves them; NULL: as they are */
+    /* each `once`, not timed: caches as a pass leaves them; NULL: as they are */
+    heddle_status (*before)(calibrate_run *run);
 } calibrate_operation;
+
+/* What times on a device want: the rank's own stream, two timers, and a block whose workspace all others share. */
+typedef struct calibrate_there {
+    heddle_stream stream;
+    void *begin, *end;
+    heddle_block *keeper;
+} calibrate_there;
 
 /* An operation at one size, and what it holds while it is open. */
 struct calibrate_run {
     const calibrate_operation *operation;
     heddle_comm *comm;
+    const calibrate_there *there; /* all of it is on the device of comm; NULL: in host memory */
     calibrate_sample *sample;
-    const char *others; /* data of other stages, as much as caches hold */
+    char *others; /* data of other stages, as much as caches hold */
     int64_t others_bytes;
     int is_rough;                         /* small operations alone */
     heddle_stage_kind kind;               /* of a block */
@@ -49,13 +60,20 @@ struct calibrate_run {
     heddle_conditioning conditioning;
     heddle_reshard *reshard;
     heddle_comm *ring;
-    void *held[3];
-    size_t held_bytes;
+    void *held[CALIBRATE_HELD];
 };
 
 /* The list; run number `index`, its sample described. 0 behind the last. */
 int calibrate_work_at(calibrate_run *run, int index);
 int calibrate_exchange_at(calibrate_run *run, int ranks, int index);
+
+/* run->held[which], where the operation is done, with numbers; and all of them free again. */
+heddle_status calibrate_hold(calibrate_run *run, int which, heddle_dtype dtype, size_t elems);
+void calibrate_let_go(calibrate_run *run);
+/* As the host reads through `others` and the activation. */
+heddle_status calibrate_there_meet(calibrate_run *run);
+/* Behind a barrier, by the device's clock, of one of them. */
+heddle_status calibrate_there_time(double *ms, calibrate_run *run, int64_t repeats);
 
 /* What is told while it lasts, by rank 0. */
 typedef struct calibrate_options {
@@ -69,10 +87,22 @@ typedef struct calibrate_result {
     int samples;
     double overlap_slowdown, crowding_slowdown; /* as in heddle_calibration; 1 of one rank */
     double coreless; /* the part of work's time in which a rank had no core, of the one that lacked it most */
+    /* Of devices; 0 and "": in host memory. */
+    int devices, is_rough; /* different ones; small operations alone */
+    int64_t memory_bytes;  /* of a rank's share of its device */
+    double launch_s;       /* of one of many launches behind one another */
+    char wire[CALIBRATE_WIRE_BYTES], products[CALIBRATE_PRODUCTS_BYTES]; /* how products are carried out */
 } calibrate_result;
 
+/* Collective: devices and memory_bytes. HEDDLE_ERR_UNSUPPORTED: a device without kernels. Free in any case. */
+heddle_status calibrate_there_make(calibrate_there *out, calibrate_result *result, heddle_comm *comm);
+void calibrate_there_free(calibrate_there *there, heddle_comm *comm);
+/* Collective; the operation is of a block. */
+heddle_status calibrate_there_products(calibrate_result *out, calibrate_run *run);
+
 /* Collective, the same on every rank: every operation several times, all ranks at the same time, in five turns through
- * the list, because a machine's speed drifts; in one where there is little time. calibrate_free in any case.
+ * the list, because a machine's speed drifts; in one where there is little time. Where comm has a device it is what is
+ * measured, in fewer turns where opening operations takes long. calibrate_free in any case.
  * HEDDLE_ERR_NOMEM, on the others HEDDLE_ERR_PEER: a rank lacks memory, before anything is measured. */
 heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const calibrate_options *options);
 void calibrate_free(calibrate_result *result);

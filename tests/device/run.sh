@@ -245,6 +245,15 @@ for transport in threads shm; do
             --device cuda
 done
 
+# The machine as the planner knows it. Times of the emulator are such that a fit may refuse them.
+if needs_device calibrate && [[ calibrate =~ $only ]]; then
+    rm -f "$logs/machine.yaml"
+    step 90 calibrate bash -c 'heddle calibrate --device cuda --transport self --seconds "$1" --output "$2" || [ "$1 $?" = "1 3" ]' \
+        calibrate $([ $emulator = 1 ] && echo 1 || echo 20) "$logs/machine.yaml"
+    row calibrate "$(sed -n 's/^all  */fit errors of /p; /^launch: /p; /^saved/p' <<<"$said" | paste -sd';')" \
+        "$([ -e "$logs/machine.yaml" ] || tail -n 1 <<<"$said")"
+fi
+
 # What stages cost beside the device's copy and PyTorch, a line of the table each.
 for subject in host rows tail products temporal spatial linear pair compiled; do
     needs_device "blocks: $subject" || continue

@@ -43,7 +43,7 @@ static void meets(calibrate_run *run)
     run->others_bytes = (int64_t)((PAGES - 2) * page + 1);
     HD_OK(run->operation->open(run));
     assert_int_equal(touched(others, page), 0);
-    run->operation->before(run);
+    HD_OK(run->operation->before(run));
     assert_int_equal(touched(others, page), PAGES - 1);
     run->operation->close(run);
     munmap(others, PAGES * page);

@@ -110,6 +110,37 @@ HD_CASE(known_rates_come_back)
     heddle_machine_destroy(machine);
 }
 
+/* Of a device: each term begins with a launch, and rates are of what is left; of a launch that would take more than
+ * half of a time so much is believed. */
+HD_CASE(launches_are_no_part_of_rates)
+{
+    heddle_measured m[TIMES];
+    heddle_machine *machine = NULL;
+    heddle_calibration given = about();
+    const int n = make_times(m);
+    given.launch_s = 5e-6;
+    double least = HUGE_VAL;
+    for (int i = 0; i < n; i++) {
+        m[i].seconds += m[i].nterms * given.launch_s;
+        least = m[i].ranks == 0 ? fmin(least, m[i].seconds / m[i].nterms) : least;
+    }
+    assert_true(least > 2 * given.launch_s);
+    HD_OK(heddle_machine_fit(&machine, m, n, &given));
+    near(hd_machine_work_s(machine, HD_WORK_PRODUCT, HEDDLE_BF16, 1, 16), given.launch_s, 1e-3, "a launch");
+    for (int r = 0; r < 4; r++) {
+        near(hd_machine_work_s(machine, HD_WORK_PRODUCT, HEDDLE_BF16, 1e9, rows_at[r]),
+             given.launch_s + 1e9 / product[r], 0.02, "products behind a launch");
+    }
+    for (int i = 0; i < n; i++) {
+        near(m[i].fitted, m[i].seconds, 0.02, "a time that was fitted");
+    }
+    heddle_machine_destroy(machine);
+    given.launch_s = 1;
+    HD_OK(heddle_machine_fit(&machine, m, n, &given));
+    near(hd_machine_work_s(machine, HD_WORK_PRODUCT, HEDDLE_BF16, 1e-9, 16), least / 2, 1e-6, "half of a term");
+    heddle_machine_destroy(machine);
+}
+
 /* What was fitted and what is read back predict alike. */
 HD_CASE(a_file_keeps_the_fit)
 {

@@ -65,6 +65,8 @@ typedef struct heddle_calibration {
     double crowding_slowdown; /* what work takes where all ranks work at once, as times of what it takes where one works
                                  alone: cores share caches, a power budget or one core's units. Rows of work are of all
                                  ranks at work. Below 1: not known, 1 */
+    double launch_s; /* what every term of work begins with, whatever its amount: launches of a device. At most half of
+                        what any time has for each of its terms counts; 0: nothing */
 } heddle_calibration;
 
 /* `fitted` of every row is written. The caller owns *out.

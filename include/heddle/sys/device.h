@@ -109,6 +109,8 @@ typedef struct heddle_device {
      * not given back to the device, whatever the program does. Both are NULL in a library that gives none out. */
     void (*hold)(void **memory, size_t *bytes, int device, const void *after);
     void (*let_go)(void *memory);
+    /* Bytes of memory that the device has in all. NULL in a library that has no kernels. */
+    heddle_status (*memory)(int64_t *bytes, int device);
 } heddle_device;
 
 /* The built-in table of host memory. Static storage. */

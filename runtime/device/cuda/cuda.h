@@ -77,5 +77,6 @@ heddle_status hd_cuda_map(void **out, const heddle_device_name *name, int device
 void hd_cuda_unmap(void *memory, int device);
 void hd_cuda_hold(void **memory, size_t *bytes, int device, const void *after);
 void hd_cuda_let_go(void *memory);
+heddle_status hd_cuda_memory(int64_t *bytes, int device);
 
 #endif

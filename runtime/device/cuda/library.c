@@ -72,6 +72,7 @@ static const heddle_device cuda = {
     .unmap = hd_cuda_unmap,
     .hold = hd_cuda_hold,
     .let_go = hd_cuda_let_go,
+    .memory = hd_cuda_memory,
 #endif
 };
 

@@ -1,4 +1,4 @@
-/* Times by the device's clock, and graphs, for who measures. */
+/* Times by the device's clock, graphs and how much memory there is, for who measures. */
 #include "cuda.h"
 
 heddle_status hd_cuda_timer_create(void **out, int device)
@@ -58,4 +58,13 @@ void hd_cuda_graph_destroy(void *graph, int device)
     if (graph != NULL) {
         HD_CUDA_END_ON(device, cudaGraphExecDestroy(graph));
     }
+}
+
+heddle_status hd_cuda_memory(int64_t *bytes, int device)
+{
+    size_t available = 0, total = 0;
+    heddle_status st = HEDDLE_OK;
+    HD_CUDA_ON(device, HD_CUDA(device, cudaMemGetInfo(&available, &total)));
+    *bytes = (int64_t)total;
+    return st;
 }
