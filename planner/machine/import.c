@@ -107,9 +107,28 @@ static int find_level(int *nearer, const heddle_machine *machine, const hd_times
 static int is_needless(const heddle_machine *machine, const hd_times *set)
 {
     int nearer = 1;
-    hd_times neighbours = {.ranks = set->ranks};
-    return set->is_spread && set->exchange != HD_EXCHANGE_RING &&
-           find_level(&nearer, machine, set) == find_level(&nearer, machine, &neighbours);
+    const hd_times neighbours = {.ranks = set->ranks};
+    const int l = find_level(&nearer, machine, set);
+    return set->is_spread && set->exchange != HD_EXCHANGE_RING && l >= 0 &&
+           l == find_level(&nearer, machine, &neighbours);
+}
+
+/* Such groups leave the import: they neither replace nor erase anything. */
+static heddle_status drop_needless(hd_time_sets *import, const heddle_machine *machine, const char *path)
+{
+    const int before = import->nsets;
+    import->nsets = 0;
+    for (int i = 0; i < before; i++) {
+        if (!is_needless(machine, &import->set[i])) {
+            import->set[import->nsets++] = import->set[i];
+        }
+    }
+    return import->nsets == 0 && before > 0 && !(import->overlap_slowdown > 0)
+               ? hd_fail(HEDDLE_ERR_LAYOUT,
+                         "%s has only groups that are spread over links of neighbours, which tell nothing more than "
+                         "neighbours do",
+                         path)
+               : HEDDLE_OK;
 }
 
 /* How far spread groups are apart follows from the number of ranks alone. */
@@ -233,15 +252,14 @@ heddle_status heddle_machine_import(heddle_machine *machine, const char *format,
     HD_TRY(hd_alloc((void **)&made, 1, sizeof *made, "a machine"));
     HD_TRY(read_times(times, format, path));
     HD_TRY(check_spread(machine, times, path));
+    HD_TRY(drop_needless(times, machine, path));
     *made = *machine;
     made->source = NULL;
     made->overlap_slowdown = times->overlap_slowdown > 0 ? times->overlap_slowdown : made->overlap_slowdown;
     forget(made, times);
     for (int i = 0; i < times->nsets; i++) {
-        if (!is_needless(machine, &times->set[i])) {
-            HD_TRY(fit_set(made, &result.row[result.nrows], &times->set[i], machine, path));
-            result.nrows++;
-        }
+        HD_TRY(fit_set(made, &result.row[result.nrows], &times->set[i], machine, path));
+        result.nrows++;
     }
     HD_TRY(add_source(made, times, machine->source != NULL ? machine->source : "", format, path));
     HD_TRY(info != NULL ? hd_struct_give(info, &result, HD_STRUCT(heddle_import_info, nrows)) : HEDDLE_OK);

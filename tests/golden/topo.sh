@@ -196,6 +196,21 @@ says "and its source" 0 "Overlap: coefficient in overlap.json (galvatron)." $two
 says "spread groups of one host" 0 '"times": [{"link": "nvlink", "exchange": "reduce_scatter", "ranks": 8' \
     --machine 8xa100-nvlink --galvatron <(echo '{"allreduce_size_8_consec_1": 160, "allreduce_size_4_consec_0": 3}') --json
 ! grep -q '"ranks": 4,' "$folder/out" || { echo "FAILED: spread groups of one host count"; failed=1; }
+# So they erase nothing of what was measured, and a file of nothing else is refused.
+{ nccl reduce_scatter_perf; nccl all_gather_perf; } >"$folder/halves"
+"$HEDDLE" topo --machine 8xa100-nvlink --nccl-tests "$folder/halves" -o "$folder/measured.yaml" >/dev/null || failed=1
+echo '{"allreduce_size_4_consec_0": 3, "pp_size_8": 100}' >"$folder/mixed.json"
+says "spread groups of one host and hops" 0 "ring" --machine "$folder/measured.yaml" --galvatron "$folder/mixed.json" -o "$folder/after.yaml"
+for exchange in reduce_scatter all_gather; do
+    table=$(sed -n "/$exchange:/,/ranks/p" "$folder/measured.yaml")
+    [ -n "$table" ] && [ "$table" = "$(sed -n "/$exchange:/,/ranks/p" "$folder/after.yaml")" ] ||
+        { echo "FAILED: spread groups of one host erase what was measured of $exchange"; failed=1; }
+done
+echo '{"allreduce_size_8_consec_0": 3, "allreduce_size_4_consec_0": 3}' >"$folder/needless.json"
+says "and nothing else" 2 "needless.json has only groups that are spread over links of neighbours, which tell nothing more than neighbours do" \
+    --machine "$folder/measured.yaml" --galvatron "$folder/needless.json"
+echo '{"allreduce_size_16_consec_0": 3}' >"$folder/bad"
+says "spread groups of a larger one" 2 "has times of 16 ranks, machine '8xa100-nvlink' has 8" --machine 8xa100-nvlink --galvatron "$folder/bad"
 says "groups of a smaller machine" 2 "reduce.json is of 16 ranks, machine '4x8xa100-nvlink+ib200' has 32: groups that are spread" \
     --machine 4x8xa100-nvlink+ib200 --galvatron "$folder/reduce.json"
 says "of a larger one" 2 "has times of 16 ranks, machine '8xa100-nvlink' has 8" --machine 8xa100-nvlink --galvatron "$folder/hop.json"
