@@ -1,22 +1,32 @@
 """Ctrl-C ends waits, and what a handler raises comes out."""
+import contextlib
 import os
 import signal
+import threading
 import time
 
 from ranks import SCALE, start
 
-SOURCE = """
+SOURCE = f"""
+LIMIT_S = {40 * SCALE}  # of what a rank waits for here
 import os, pathlib, signal, sys, threading, time
 import heddle
 HEARD = pathlib.Path(__file__).with_name("heard")
 def ready():
     print("ready", os.getpid(), flush=True)
 
+def wait_for(come, what):
+    until = time.monotonic() + LIMIT_S
+    while not come():
+        if time.monotonic() > until:
+            print("not seen:", what, flush=True)
+            os._exit(1)
+        time.sleep(0.001)
+
 def ready_within(comm):
     '''As soon as this thread is in a call.'''
     def look():
-        while comm._state.root.inside is None:
-            time.sleep(0.001)
+        wait_for(lambda: comm._state.root.inside is not None, "this rank in a call")
         ready()
     threading.Thread(target=look, daemon=True).start()
 
@@ -25,16 +35,23 @@ def await_heard():
     seen = []
     signal.signal(signal.SIGINT, lambda *_: seen.append(True))
     ready()
-    while not seen or not HEARD.exists():
-        time.sleep(0.001)
+    wait_for(lambda: seen and HEARD.exists(), "a signal in both ranks")
     return seen
 """
+
+
+def kill(program):
+    """With all of its ranks."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(program.pid, signal.SIGKILL)
 
 
 def interrupted(tmp_path, body, ranks=2, whole_group=True):
     """Sends SIGINT to the whole group, as a terminal does, or to the ranks alone, when the last rank is ready; output,
     seconds, code."""
     program = start(tmp_path, SOURCE + body, ranks, start_new_session=True)
+    late = threading.Timer(120 * SCALE, kill, (program,))
+    late.start()
     try:
         lines, pids = "", []
         while len(pids) < ranks:
@@ -52,7 +69,8 @@ def interrupted(tmp_path, body, ranks=2, whole_group=True):
         output, _ = program.communicate(timeout=60 * SCALE)
         return lines + output, time.monotonic() - begin, program.returncode
     finally:
-        program.kill()
+        late.cancel()
+        kill(program)
 
 
 def test_ctrl_c_ends_a_wait_for_ranks_at_once(tmp_path):
