@@ -14,6 +14,7 @@ import torch
 
 import heddle
 import heddle.torch as ht
+from heddle.torch.exploring.kept import written_by
 
 torch.set_num_threads(1)
 WIDTH = 8
@@ -134,6 +135,7 @@ WRITES = {
     "a part of it": lambda module, x: module.last.weight.__setitem__(0, 1.0),
     "it in place": lambda module, x: module.last.weight.__itruediv__(module.last.weight.clone()),
     "it as a result": lambda module, x: torch.full((WIDTH, WIDTH), 0.1, out=module.last.weight.detach()),
+    "by its name": lambda module, x: torch.nn.init.constant_(tensor=module.last.weight, val=0.1),
     "several of them": lambda module, x: torch._foreach_clamp_max_(list(module.last.parameters()), 0.05),
     "a gradient": lambda module, x: setattr(module.weight, "grad", torch.ones(2)),
     "whether there is one": lambda module, x: module.weight.requires_grad_(False),
@@ -243,6 +245,43 @@ def test_copies_of_a_proof_leave_the_model_its_weights(block):
     proof = ht.prove(model, plan, x, ranks=2)
     assert proof and shown(model) == before, proof
     assert not ht.lint(model, plan, x, ranks=2) and shown(model) == before
+
+
+#: what a forward writes with parameters of modules that do not run, which are only read
+READS = {
+    "python's own": lambda y, last: y.__imul__(last.bias),
+    "a part": lambda y, last: y.__setitem__((slice(None), 0), last.bias),
+    "a method": lambda y, last: y.add_(other=last.bias),
+    "two of them": lambda y, last: y.addcmul_(last.bias, last.weight[0]),
+    "a result": lambda y, last: torch.add(y.clone(), last.bias, out=y),
+    "several": lambda y, last: torch._foreach_mul_([y], [last.bias]),
+}
+
+
+class Reading(torch.nn.Module):
+    def __init__(self, read):
+        super().__init__()
+        self.last, self.read = torch.nn.Linear(WIDTH, WIDTH), read
+
+    def forward(self, x):
+        y = x.clone()
+        with torch.no_grad():
+            READS[self.read](y, self.last)
+        return y
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_parameter_that_is_only_read_is_not_written(read):
+    model, x = Model(Reading(read)), torch.randn(2, 5, WIDTH)
+    assert torch.isfinite(model(x)).all() and written_by(model, (x,), {}) == set()
+
+
+@pytest.mark.parametrize("name,own", [("its data", "weight"), ("a part of it", "weight"), ("it in place", "weight"),
+                                      ("it as a result", "weight"), ("by its name", "weight"),
+                                      ("several of them", "weight bias")])
+def test_a_parameter_that_is_written(name, own):
+    wanted = {f"blocks.0.last.{each}" for each in own.split()}
+    assert written_by(Model(Written(name)), (torch.randn(2, 5, WIDTH),), {}) == wanted
 
 
 class Crowd(torch.nn.Module):

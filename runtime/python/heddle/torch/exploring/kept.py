@@ -137,11 +137,12 @@ class _Writes(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in _SETTING or name.endswith("_") and not name.endswith("__") or "out" in kwargs:
-            for x in tensors_of((args, kwargs)).values():
-                for p, data in self._at.get(memory_of(x), ()):
-                    if p not in self._written:
-                        self._written[p] = data.clone()
+        is_in_place = name in _SETTING or name.endswith("_") and not name.endswith("__")
+        first = args[:1] or kwargs if is_in_place else ()  # the others are read
+        for x in tensors_of((first, kwargs.get("out"))).values():
+            for p, data in self._at.get(memory_of(x), ()):
+                if p not in self._written:
+                    self._written[p] = data.clone()
         return func(*args, **kwargs)
 
 
