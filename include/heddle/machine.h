@@ -81,7 +81,7 @@ typedef struct heddle_import_row {
     const char *exchange;         /* "all_to_all", "ring", "all_gather", "reduce_scatter" */
     int ranks, times;
     double start_s, bytes_per_s;
-    double worst_error; /* of what the machine now says against the times */
+    double worst_error; /* of what the machine now says against the times; 0 without times */
 } heddle_import_row;
 
 enum { HEDDLE_IMPORT_ROWS = 32 };

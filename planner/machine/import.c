@@ -213,13 +213,19 @@ static void forget(heddle_machine *machine, const hd_time_sets *import)
 static heddle_status add_source(heddle_machine *machine, const hd_time_sets *import, const char *before,
                                 const char *format, const char *path)
 {
+    static const char *const links[] = {"", "Links: times", "Links: bandwidths", "Links: times and bandwidths"};
     char text[4000];
     const char *name = strrchr(path, '/');
-    const char *what = import->nsets == 0      ? "Overlap: coefficient"
-                       : import->set[0].n == 0 ? "Links: bandwidths"
-                                               : "Links: times";
-    snprintf(text, sizeof text, "%.3000s%s%s in %.200s (%s).", before, before[0] != '\0' ? " " : "", what,
-             name != NULL ? name + 1 : path, format);
+    int has_times = 0, has_rates = 0;
+    for (int i = 0; i < import->nsets; i++) {
+        has_times = has_times || import->set[i].n > 0;
+        has_rates = has_rates || import->set[i].per_second > 0;
+    }
+    const char *overlap = !(import->overlap_slowdown > 0) ? ""
+                          : import->nsets > 0             ? "; overlap: coefficient"
+                                                          : "Overlap: coefficient";
+    snprintf(text, sizeof text, "%.3000s%s%s%s in %.200s (%s).", before, before[0] != '\0' ? " " : "",
+             links[has_times + 2 * has_rates], overlap, name != NULL ? name + 1 : path, format);
     return hd_strdup(&machine->source, text);
 }
 

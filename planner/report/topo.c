@@ -68,8 +68,13 @@ static void print_times(const heddle_import_info *times)
            "worst");
     for (int i = 0; i < times->nrows; i++) {
         const heddle_import_row *r = &times->row[i];
-        printf("%-10s %-15s %6d %6d %10.1f %10.4g %8.1f %%\n", r->link, r->exchange, r->ranks, r->times,
-               1e6 * r->start_s, 1e-9 * r->bytes_per_s, 100 * r->worst_error);
+        printf("%-10s %-15s %6d %6d %10.1f %10.4g ", r->link, r->exchange, r->ranks, r->times, 1e6 * r->start_s,
+               1e-9 * r->bytes_per_s);
+        if (r->times > 0) {
+            printf("%8.1f %%\n", 100 * r->worst_error);
+        } else { /* a rate alone, which was compared with nothing */
+            printf("%10s\n", "-");
+        }
     }
 }
 
@@ -133,8 +138,13 @@ void report_topo_json(const topo_view *v)
         printf("%s{", i > 0 ? ", " : "");
         report_json_string("link", r->link, ", ");
         report_json_string("exchange", r->exchange, ", ");
-        printf("\"ranks\": %d, \"times\": %d, \"start_s\": %.6g, \"bytes_per_s\": %.6g, \"worst_error\": %.4g}",
-               r->ranks, r->times, r->start_s, r->bytes_per_s, r->worst_error);
+        printf("\"ranks\": %d, \"times\": %d, \"start_s\": %.6g, \"bytes_per_s\": %.6g, \"worst_error\": ", r->ranks,
+               r->times, r->start_s, r->bytes_per_s);
+        if (r->times > 0) {
+            printf("%.4g}", r->worst_error);
+        } else {
+            printf("null}");
+        }
     }
     printf("]}\n");
 }

@@ -193,6 +193,16 @@ assert {k: v["bytes_per_s"] for k, v in hop.items()} == {
 PY
 says "an overlap" 0 "overlap_slowdown: 1.145979403115153" $two --galvatron "$folder/overlap.json" -o -
 says "and its source" 0 "Overlap: coefficient in overlap.json (galvatron)." $two --galvatron "$folder/overlap.json" --json
+echo '{"all2all_size_8_1MB_time": 0.1, "all2all_size_8_64MB_time": 0.4, "allreduce_size_8_consec_1": 150, "overlap_coe": 1.2}' >"$folder/all.json"
+says "a file of all of them" 0 "Links: times and bandwidths; overlap: coefficient in all.json (galvatron)." \
+    --machine 8xa100-nvlink --galvatron "$folder/all.json" --json
+python3 - "$folder/out" <<'PY' || { echo "FAILED: an error of a rate that nothing was compared to"; failed=1; }
+import json, sys
+worst = {r["exchange"]: r["worst_error"] for r in json.load(open(sys.argv[1]))["times"]}
+assert worst["all_to_all"] is not None and worst["all_gather"] is None and worst["reduce_scatter"] is None, worst
+PY
+says "an error of nothing" 0 "all_gather           8      0       32.2        150          -" \
+    --machine 8xa100-nvlink --galvatron "$folder/all.json"
 says "spread groups of one host" 0 '"times": [{"link": "nvlink", "exchange": "reduce_scatter", "ranks": 8' \
     --machine 8xa100-nvlink --galvatron <(echo '{"allreduce_size_8_consec_1": 160, "allreduce_size_4_consec_0": 3}') --json
 ! grep -q '"ranks": 4,' "$folder/out" || { echo "FAILED: spread groups of one host count"; failed=1; }
