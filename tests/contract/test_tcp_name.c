@@ -4,12 +4,12 @@
 #include "check.h"
 #include "runtime/comm/ground/door.h"
 #include "runtime/comm/transport/tcp_gather.h"
+#include "slow_clock.h"
 #include "switch_check.h"
 
-/* --- how far ranks are (linked with wrappers of these) ------------------------------------------------------------ */
+/* --- how far ranks are (linked with a wrapper of this) ------------------------------------------------------------ */
 
 static _Atomic int *waiting; /* [MOST], shared: how often each rank has come to rank 0, and waits for its word */
-static int64_t slowness = 1; /* of the clock of ranks that are started from now on */
 
 int __real_hd_tcp_pass(hd_tcp_patience *p, int fd, void *bytes, size_t n, short event, int64_t until_ns);
 int __wrap_hd_tcp_pass(hd_tcp_patience *p, int fd, void *bytes, size_t n, short event, int64_t until_ns);
@@ -22,13 +22,6 @@ int __wrap_hd_tcp_pass(hd_tcp_patience *p, int fd, void *bytes, size_t n, short 
     return __real_hd_tcp_pass(p, fd, bytes, n, event, until_ns);
 }
 
-int64_t __real_hd_now_ns(void);
-int64_t __wrap_hd_now_ns(void);
-int64_t __wrap_hd_now_ns(void)
-{
-    return __real_hd_now_ns() / slowness;
-}
-
 static job new_watched_job(void)
 {
     waiting = hd_shared(MOST * sizeof *waiting);
@@ -37,9 +30,9 @@ static job new_watched_job(void)
 
 static void await_waiting(int rank, int times)
 {
-    const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(20);
+    const int64_t until_ns = hd_test_now_ns() + hd_test_limit_ns(20);
     while (waiting[rank] < times) {
-        assert_true(hd_now_ns() < until_ns);
+        assert_true(hd_test_now_ns() < until_ns);
         usleep(1000);
     }
 }
@@ -229,12 +222,7 @@ HD_CASE(a_rank_has_another_word)
     ended(j.outcome, 1, HEDDLE_ERR_TIMEOUT, 4, "rank 1 of 2 did not get through to rank 0", NULL);
 }
 
-/* Whoever comes within a second hears of it; on a busy machine that takes longer. */
-static void slow_down(void)
-{
-    slowness = (int64_t)hd_test_crowding();
-}
-
+/* Whoever comes within a second hears of it. */
 HD_CASE(a_rank_says_another_size)
 {
     slow_down();

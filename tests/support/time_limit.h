@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 /* Cores that a program has: those of its affinity, and no more than the quota of its container (cgroup v2). Counted
  * before its ranks are bound to one each. */
@@ -36,6 +37,14 @@ static inline double hd_test_crowding(void)
     while (now > seen && !atomic_compare_exchange_weak(&most, &seen, now)) {
     }
     return now > seen ? now : seen;
+}
+
+/* Whatever a test makes of the library's clock. */
+static inline int64_t hd_test_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
 static inline double hd_test_scale(void)
