@@ -337,7 +337,7 @@ static heddle_status sit_down(sitting *sit, calibrate_result *out)
     sit->others_bytes = sit->o->cache_bytes;
     out->is_rough = sit->o->seconds < ROUGH_S;
     if (heddle_comm_device(sit->comm) >= 0) {
-        st = calibrate_there_make(&sit->on_device, out, sit->comm);
+        st = calibrate_there_make(&sit->on_device, sit->comm);
         sit->there = &sit->on_device;
         sit->others_bytes = out->is_rough ? ROUGH_COLD_BYTES : COLD_BYTES;
     }
@@ -366,9 +366,10 @@ heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const 
     const heddle_status mine = sit_down(&sit, out);
     heddle_status st = judge_first_problem(&lacks, &speaks, comm, mine != HEDDLE_OK);
     if (st == HEDDLE_OK && lacks && mine == HEDDLE_OK) {
-        st = heddle_set_error(HEDDLE_ERR_PEER, "another rank has no memory to measure with");
+        st = heddle_set_error(HEDDLE_ERR_PEER, "another rank cannot measure: it says why");
     }
     st = mine != HEDDLE_OK ? mine : st;
+    st = st == HEDDLE_OK && sit.there != NULL ? calibrate_there_share(out, sit.there, comm) : st;
     st = st == HEDDLE_OK ? measure(out, &sit) : st;
     get_up(&sit);
     return st;

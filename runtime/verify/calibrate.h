@@ -7,7 +7,7 @@
 #include <heddle/sys/calibrate.h>
 
 enum { CALIBRATE_TURNS = 5, CALIBRATE_TIMES = 64, CALIBRATE_WHAT_BYTES = 48, CALIBRATE_SAMPLES = 200 };
-enum { CALIBRATE_HELD = 3, CALIBRATE_WIRE_BYTES = 16, CALIBRATE_PRODUCTS_BYTES = 512 };
+enum { CALIBRATE_HELD = 3, CALIBRATE_WIRE_BYTES = 16, CALIBRATE_PRODUCTS_BYTES = 512, CALIBRATE_DEVICE_BYTES = 64 };
 
 /* An operation and its times. */
 typedef struct calibrate_sample {
@@ -33,11 +33,14 @@ typedef struct calibrate_operation {
     heddle_status (*before)(calibrate_run *run);
 } calibrate_operation;
 
-/* What times on a device want: the rank's own stream, two timers, and a block whose workspace all others share. */
+/* What times on a device want: the rank's own stream, two timers, and a block whose workspace all others share; and
+ * which device it is. */
 typedef struct calibrate_there {
     heddle_stream stream;
     void *begin, *end;
     heddle_block *keeper;
+    int64_t memory_bytes;
+    char device[CALIBRATE_DEVICE_BYTES];
 } calibrate_there;
 
 /* An operation at one size, and what it holds while it is open. */
@@ -94,8 +97,10 @@ typedef struct calibrate_result {
     char wire[CALIBRATE_WIRE_BYTES], products[CALIBRATE_PRODUCTS_BYTES]; /* how products are carried out */
 } calibrate_result;
 
-/* Collective: devices and memory_bytes. HEDDLE_ERR_UNSUPPORTED: a device without kernels. Free in any case. */
-heddle_status calibrate_there_make(calibrate_there *out, calibrate_result *result, heddle_comm *comm);
+/* Not collective. HEDDLE_ERR_UNSUPPORTED: a device without kernels, or without `memory`. Free in any case. */
+heddle_status calibrate_there_make(calibrate_there *out, heddle_comm *comm);
+/* Collective: devices and memory_bytes. */
+heddle_status calibrate_there_share(calibrate_result *out, const calibrate_there *there, heddle_comm *comm);
 void calibrate_there_free(calibrate_there *there, heddle_comm *comm);
 /* Collective; the operation is of a block. */
 heddle_status calibrate_there_products(calibrate_result *out, calibrate_run *run);
@@ -103,7 +108,8 @@ heddle_status calibrate_there_products(calibrate_result *out, calibrate_run *run
 /* Collective, the same on every rank: every operation several times, all ranks at the same time, in five turns through
  * the list, because a machine's speed drifts; in one where there is little time. Where comm has a device it is what is
  * measured, in fewer turns where opening operations takes long. calibrate_free in any case.
- * HEDDLE_ERR_NOMEM, on the others HEDDLE_ERR_PEER: a rank lacks memory, before anything is measured. */
+ * HEDDLE_ERR_NOMEM or what its device says, on the others HEDDLE_ERR_PEER: a rank lacks memory, or its device what
+ * measuring wants, before anything is measured. */
 heddle_status calibrate_measure(calibrate_result *out, heddle_comm *comm, const calibrate_options *options);
 void calibrate_free(calibrate_result *result);
 

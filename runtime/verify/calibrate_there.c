@@ -65,17 +65,13 @@ void calibrate_let_go(calibrate_run *run)
 /* --- the device --------------------------------------------------------------------------------------------------- */
 
 /* Ranks on the same device as this one, and how many devices there are. */
-static heddle_status count_devices(int *sharing, int *devices, heddle_comm *comm)
+static heddle_status count_devices(int *sharing, int *devices, const calibrate_there *there, heddle_comm *comm)
 {
-    enum { WORD = 64 };
-    const heddle_device *table = heddle_comm_device_table(comm);
+    enum { WORD = sizeof there->device };
     const int ranks = heddle_comm_size(comm), me = heddle_comm_rank(comm);
-    char mine[WORD] = "", *all = calloc((size_t)ranks, WORD);
-    heddle_status st = table->identify(mine, sizeof mine, heddle_comm_device(comm));
-    if (all == NULL) { /* little: who has no memory for it has none to measure with */
-        return judge_no_memory("names of devices", (double)ranks * WORD);
-    }
-    st = st == HEDDLE_OK ? heddle_comm_allgather(comm, mine, all, WORD) : st;
+    char *all = calloc((size_t)ranks, WORD);
+    heddle_status st = all != NULL ? heddle_comm_allgather(comm, there->device, all, WORD)
+                                   : judge_no_memory("names of devices", (double)ranks * WORD);
     for (int r = 0; r < ranks && st == HEDDLE_OK; r++) {
         int is_first = 1;
         for (int before = 0; before < r; before++) {
@@ -88,14 +84,12 @@ static heddle_status count_devices(int *sharing, int *devices, heddle_comm *comm
     return st;
 }
 
-/* Of the rank that has least. */
-static heddle_status find_memory(calibrate_result *out, heddle_comm *comm)
+/* Memory: of the rank that has least. */
+heddle_status calibrate_there_share(calibrate_result *out, const calibrate_there *there, heddle_comm *comm)
 {
-    int64_t bytes = 0;
     int sharing = 0;
-    heddle_status st = heddle_comm_device_table(comm)->memory(&bytes, heddle_comm_device(comm));
-    st = st == HEDDLE_OK ? count_devices(&sharing, &out->devices, comm) : st;
-    double least = st == HEDDLE_OK ? -(double)(bytes / sharing) : 0;
+    heddle_status st = count_devices(&sharing, &out->devices, there, comm);
+    double least = st == HEDDLE_OK ? -(double)(there->memory_bytes / sharing) : 0;
     st = st == HEDDLE_OK ? samples_slowest(&least, 1, comm) : st;
     out->memory_bytes = (int64_t)-least;
     return st;
@@ -113,14 +107,16 @@ static heddle_status make_keeper(calibrate_there *out, heddle_comm *comm)
     return st == HEDDLE_OK ? heddle_block_create(&out->keeper, &options) : st;
 }
 
-heddle_status calibrate_there_make(calibrate_there *out, calibrate_result *result, heddle_comm *comm)
+heddle_status calibrate_there_make(calibrate_there *out, heddle_comm *comm)
 {
     const heddle_device *table = heddle_comm_device_table(comm);
     const int device = heddle_comm_device(comm);
-    if (table->kernels == NULL) {
-        return heddle_set_error(HEDDLE_ERR_UNSUPPORTED, "devices of kind %s have no kernels to measure", table->name);
+    if (table->kernels == NULL || table->memory == NULL) {
+        return heddle_set_error(HEDDLE_ERR_UNSUPPORTED, "devices of kind %s have no %s", table->name,
+                                table->kernels == NULL ? "kernels to measure" : "word for how much memory they have");
     }
-    heddle_status st = find_memory(result, comm);
+    heddle_status st = table->memory(&out->memory_bytes, device);
+    st = st == HEDDLE_OK ? table->identify(out->device, sizeof out->device, device) : st;
     st = st == HEDDLE_OK ? judge_stream_create(&out->stream, comm) : st;
     st = st == HEDDLE_OK ? table->timer_create(&out->begin, device) : st;
     st = st == HEDDLE_OK ? table->timer_create(&out->end, device) : st;

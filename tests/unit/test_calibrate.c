@@ -96,8 +96,8 @@ HD_RANK_CASE(a_rank_without_memory_is_known_before, "3 threads")
         .seconds = 1, .cache_bytes = lacks ? INT64_MAX / 2 : 1, .watch = nobody_measures};
     calibrate_result result;
     HD_FAILS(lacks ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_PEER, calibrate_measure(&result, comm, &options));
-    assert_non_null(
-        strstr(heddle_last_error(), lacks ? "no memory for what caches hold" : "another rank has no memory"));
+    assert_non_null(strstr(heddle_last_error(),
+                           lacks ? "no memory for what caches hold" : "another rank cannot measure: it says why"));
     calibrate_free(&result);
     return heddle_comm_barrier(comm); /* which nothing has spoilt */
 }
