@@ -226,7 +226,7 @@ heddle_status hd_tcp_open(hd_tcp **out, const hd_tcp_meeting *meeting, int liste
     tcp = NULL;
 out:
     if (tcp != NULL) {
-        tcp->aborted_by = tcp->rank; /* no goodbyes: who met this rank already hears that its connection ended */
+        tcp->aborted_by = tcp->rank; /* no goodbyes, no word: who met it already hears that its connection ended */
     }
     hd_tcp_close(tcp);
     return st;

@@ -3,14 +3,12 @@
 #include "runtime/base/base.h"
 
 #include <errno.h>
-#include <linux/sockios.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { SLEEP_MS = 5, FLUSH_NS = 1000000000 };
+enum { SLEEP_MS = 5 };
 
 /* --- out ---------------------------------------------------------------------------------------------------------- */
 
@@ -104,10 +102,10 @@ heddle_status hd_tcp_send(hd_tcp *tcp, int to, int kind, const void *data, size_
 heddle_status hd_tcp_tell_end(hd_tcp *tcp, int by, const char *why)
 {
     heddle_status st = HEDDLE_OK;
-    tcp->has_told_end = 1;
     for (int r = 0; r < tcp->size; r++) {
         const int told = r == tcp->rank || r == by;
-        const heddle_status sent = told ? HEDDLE_OK : send_tagged(tcp, r, HD_LETTER_ABORT, by, why, strlen(why) + 1);
+        const heddle_status sent =
+            told ? HEDDLE_OK : send_tagged(tcp, r, HD_LETTER_ABORT, 1 + by, why, strlen(why) + 1);
         st = st == HEDDLE_OK ? sent : st;
     }
     return st;
@@ -131,6 +129,7 @@ void hd_tcp_forget(hd_tcp *tcp, hd_parcel *parcel)
         hd_tcp_peer *q = &tcp->peer[parcel->to];
         if (parcel->sent > 0) {
             shutdown(q->fd, SHUT_WR);
+            q->is_silenced = 1;
         }
         for (hd_parcel **at = &q->out; *at != NULL; at = &(*at)->next) {
             if (*at == parcel) {
@@ -145,15 +144,17 @@ void hd_tcp_forget(hd_tcp *tcp, hd_parcel *parcel)
 
 /* --- in ----------------------------------------------------------------------------------------------------------- */
 
+/* The first end that is told stays; one that nobody told, only until the word of who gave up comes. */
 static void note_end(hd_tcp *tcp, int by, const char *why)
 {
-    if (tcp->aborted_by < 0) {
+    if (tcp->aborted_by < 0 || tcp->is_guess) {
         tcp->aborted_by = by;
+        tcp->is_guess = 0;
         snprintf(tcp->why, sizeof tcp->why, "%s", why);
     }
 }
 
-static void hang_up(hd_tcp *tcp, int r, const char *why)
+void hd_tcp_hang_up(hd_tcp *tcp, int r, const char *why)
 {
     hd_tcp_peer *q = &tcp->peer[r];
     close(q->fd);
@@ -161,8 +162,9 @@ static void hang_up(hd_tcp *tcp, int r, const char *why)
     while (q->out != NULL) {
         unlink_first(q);
     }
-    if (!q->said_goodbye) {
+    if (!q->said_goodbye && tcp->aborted_by < 0) {
         note_end(tcp, r, why);
+        tcp->is_guess = 1;
     }
 }
 
@@ -172,7 +174,7 @@ static void deliver(hd_tcp *tcp, int r, hd_letter *l)
     if (l->head.kind == HD_LETTER_ABORT || l->head.kind == HD_LETTER_GOODBYE) {
         q->said_goodbye = 1;
         if (l->head.kind == HD_LETTER_ABORT) {
-            const int by = l->head.tag; /* not what a damaged header says, nor this rank, which knows better */
+            const int by = l->head.tag - 1; /* not what a damaged header says, nor this rank, which knows better */
             note_end(tcp, by >= 0 && by < tcp->size && by != tcp->rank ? by : r, (const char *)l->data);
         }
         hd_free(l);
@@ -204,6 +206,7 @@ hd_letter *hd_tcp_take(hd_tcp *tcp, int from, int kind, int tag)
 static void end_writing(hd_tcp_peer *q)
 {
     (void)shutdown(q->fd, SHUT_WR);
+    q->is_silenced = 1;
     while (q->out != NULL) {
         unlink_first(q);
     }
@@ -251,7 +254,7 @@ static int begin_letter(hd_tcp *tcp, int r)
         snprintf(why, sizeof why, "rank %d has no memory for %llu bytes of rank %d", tcp->rank,
                  (unsigned long long)q->head.bytes, r);
         note_end(tcp, q->head.bytes <= HD_LETTER_BYTES ? tcp->rank : r, why); /* no rank sends more: a damaged letter */
-        hang_up(tcp, r, why);
+        hd_tcp_hang_up(tcp, r, why);
         return 0;
     }
     q->coming = made; /* with a 0 behind it: it may be a sentence */
@@ -264,7 +267,7 @@ static ssize_t take_bytes(hd_tcp *tcp, int r, void *into, size_t room)
 {
     const ssize_t got = room > 0 ? recv(tcp->peer[r].fd, into, room, MSG_DONTWAIT) : 0;
     if ((got < 0 && errno != EAGAIN && errno != EINTR) || (got == 0 && room > 0)) {
-        hang_up(tcp, r, "its connection ended");
+        hd_tcp_hang_up(tcp, r, "its connection ended");
         return -1;
     }
     return got;
@@ -304,8 +307,8 @@ static int read_some(hd_tcp *tcp, int r)
 static int look(hd_tcp *tcp, int timeout_ms)
 {
     for (int r = 0; r < tcp->size; r++) {
-        tcp->fds[r] = (struct pollfd){.fd = tcp->peer[r].fd, .events = POLLIN};
-        tcp->fds[r].events |= tcp->peer[r].out != NULL ? POLLOUT : 0;
+        const short out = tcp->peer[r].out != NULL ? POLLOUT : 0;
+        tcp->fds[r] = (struct pollfd){.fd = tcp->peer[r].fd, .events = POLLIN | out};
     }
     return poll(tcp->fds, (nfds_t)tcp->size, timeout_ms) > 0;
 }
@@ -326,72 +329,4 @@ void hd_tcp_turn(hd_tcp *tcp)
 void hd_tcp_sleep(hd_tcp *tcp)
 {
     (void)look(tcp, SLEEP_MS);
-}
-
-/* --- the end ------------------------------------------------------------------------------------------------------ */
-
-int hd_tcp_all_out(const hd_tcp *tcp)
-{
-    for (int r = 0; r < tcp->size; r++) {
-        if (tcp->peer[r].fd >= 0 && tcp->peer[r].out != NULL) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-/* What is out lies with the others' kernels. A close while something of theirs is unread resets the connection, and
- * what has not come there by then is lost, the word of an end with it. */
-static int has_arrived(const hd_tcp *tcp)
-{
-    for (int r = 0; r < tcp->size; r++) {
-        int left = 0;
-        if (tcp->peer[r].fd >= 0 && ioctl(tcp->peer[r].fd, SIOCOUTQ, &left) == 0 && left > 0) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-static int may_end(const hd_tcp *tcp)
-{
-    return hd_tcp_all_out(tcp) && (!tcp->has_told_end || has_arrived(tcp));
-}
-
-static void free_peer(hd_tcp *tcp, int r)
-{
-    hd_tcp_peer *q = &tcp->peer[r];
-    if (q->fd >= 0) {
-        q->said_goodbye = 1;
-        hang_up(tcp, r, "");
-    }
-    hd_free(q->coming);
-    while (q->in != NULL) {
-        hd_letter *l = q->in;
-        q->in = l->next;
-        hd_free(l);
-    }
-}
-
-void hd_tcp_close(hd_tcp *tcp)
-{
-    if (tcp == NULL) {
-        return;
-    }
-    const int64_t end_ns = hd_now_ns() + FLUSH_NS;
-    const int n = tcp->peer != NULL && tcp->fds != NULL ? tcp->size : 0;
-    if (n > 0 && tcp->aborted_by >= 0) { /* this end may be seen before the word of who gave up */
-        heddle_ignore(hd_tcp_tell_end(tcp, tcp->aborted_by, tcp->why));
-    }
-    for (int r = 0; r < n && tcp->aborted_by < 0; r++) {
-        heddle_ignore(hd_tcp_send(tcp, r, HD_LETTER_GOODBYE, "", 1));
-    }
-    while (n > 0 && !may_end(tcp) && hd_now_ns() < end_ns) {
-        hd_tcp_turn(tcp);
-        hd_tcp_sleep(tcp);
-    }
-    for (int r = 0; r < n; r++) {
-        free_peer(tcp, r);
-    }
-    HD_FREE_ALL(tcp->peer, tcp->fds, tcp->window, tcp);
 }

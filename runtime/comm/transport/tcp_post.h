@@ -52,6 +52,7 @@ typedef struct hd_landing {
 typedef struct hd_tcp_peer {
     int fd; /* -1: this rank itself, or the connection has ended */
     int said_goodbye;
+    int is_silenced;           /* nothing goes out any more */
     hd_parcel *out, **out_end; /* oldest first */
     hd_letter *in, **in_end;   /* oldest first, whole ones */
     hd_letter *coming;         /* being read */
@@ -71,14 +72,16 @@ struct hd_tcp {
     unsigned char *window;    /* [HD_TCP_WINDOW_BYTES] */
     int aborted_by;           /* -1: nobody; this rank itself: it had no memory for a letter */
     char why[HD_TCP_WHY_BYTES];
-    int has_told_end; /* to the others, who are to hear it before the connections end */
+    int is_guess; /* nobody said so: a connection ended */
 };
 
 /* Writes and reads what can be, without waiting; notes who gave up. */
 void hd_tcp_turn(hd_tcp *tcp);
 /* Until something can be written or read, a few milliseconds at most. */
 void hd_tcp_sleep(hd_tcp *tcp);
-/* The kernel has all that was posted, but for those whose connection has ended. */
+/* Nothing comes from there any more; without a goodbye before it, that rank is taken for one that gave up. */
+void hd_tcp_hang_up(hd_tcp *tcp, int r, const char *why);
+/* tcp_end.c: the kernel has all that was posted, but for those whose connection has ended. */
 int hd_tcp_all_out(const hd_tcp *tcp);
 /* The oldest letter of this kind and tag, to be freed by hd_free; NULL: none is there. */
 hd_letter *hd_tcp_take(hd_tcp *tcp, int from, int kind, int tag);
