@@ -1,15 +1,8 @@
 /* Over TCP: what ranks hear of one that gave up or died, when one that has heard it closes first. */
+#include "slow_clock.h"
 #include "tcp_world.h"
 
 #include <sys/socket.h>
-
-/* Linked with this clock: a second in which a rank that closes is heard takes ten, however late another looks. */
-int64_t __real_hd_now_ns(void);
-int64_t __wrap_hd_now_ns(void);
-int64_t __wrap_hd_now_ns(void)
-{
-    return __real_hd_now_ns() / 10;
-}
 
 static void turn_until_over(const world *w, int64_t until_ns)
 {
@@ -127,6 +120,7 @@ out:
 
 HD_CASE(what_is_told_of_an_end_arrives)
 {
+    slowness = 10; /* of the second in which a rank that closes is heard, however late another looks */
     for (behind what = 0; what < BEHINDS; what++) {
         HD_OK(heddle_run_ranks(RANKS, "shm", closes_behind, &what));
     }
