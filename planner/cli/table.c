@@ -61,7 +61,7 @@ const cli_option cli_options[] = {
      "extents instead of the model's; one of them may be a range, FIRST..LAST:STEP, which is swept"},
     {"prologue", "LAYOUT", CLI_ASKS, TEXT, AT(prologue), NULL, "layout the activation arrives in (free choice)"},
     {"epilogue", "LAYOUT", CLI_ASKS, TEXT, AT(epilogue), NULL,
-     "layout it must end in, or 'any' (*, replicated; any where the model has a final layer)"},
+     "layout it must end in, or 'any' (*, replicated; any where the model has a final layer or patches)"},
     {"method", "STAGE=METHOD", CLI_ASKS | CLI_RUN, LIST, AT(methods), NULL,
      "how an attention runs over a sharded dim, several with commas; STAGE is a name or *, METHOD one "
      "of" ATTENTION_METHODS " or auto; for linear attention of" LINEAR_METHODS " or auto (auto)"},
