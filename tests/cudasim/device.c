@@ -12,7 +12,7 @@ static int connections;
 static int allocation_waits, nallocating; /* threads that do, with the lock */
 static pid_t owner;
 static _Atomic int64_t calls, fail_at;
-static _Atomic int fail_with, spares_looks;
+static _Atomic int fail_with, has_failed, spares_looks;
 
 static _Thread_local cudaError_t last_error;
 
@@ -20,6 +20,11 @@ void hd_sim_fail_at(int64_t n, int error)
 {
     atomic_store(&fail_with, error);
     atomic_store(&fail_at, n > 0 ? atomic_load(&calls) + n : 0);
+}
+
+int hd_sim_has_failed(void)
+{
+    return atomic_load(&has_failed);
 }
 
 void hd_sim_spare_looks(int are_spared)
@@ -129,6 +134,7 @@ cudaError_t hd_sim_begin(const char *name)
         return hd_sim_result(cudaErrorInitializationError);
     }
     if (call == atomic_load(&fail_at)) {
+        atomic_store(&has_failed, 1);
         return hd_sim_result((cudaError_t)atomic_load(&fail_with));
     }
     if (devices < 0) {

@@ -10,18 +10,28 @@ void hd_sim_set_host_offset(int64_t bytes)
     atomic_store(&host_offset, bytes);
 }
 
+static const hd_sim_area *find_within(void *memory, size_t bytes)
+{
+    const hd_sim_area *a = hd_sim_find(memory);
+    return a != NULL ? a : hd_sim_find((char *)memory + bytes - 1);
+}
+
 static cudaError_t add_host(void *memory, size_t bytes, hd_sim_kind kind, int is_mapped)
 {
     hd_sim_area a = {
         .base = memory, .bytes = bytes, .kind = kind, .device = hd_sim_device(), .is_unmapped = !is_mapped};
     hd_sim_lock();
     hd_sim_wait_to_allocate();
-    int is_known = hd_sim_find(memory) != NULL || hd_sim_find((char *)memory + bytes - 1) != NULL;
-    if (!is_known) {
+    const hd_sim_area *known = find_within(memory, bytes);
+    while (known != NULL && known->kind == HD_SIM_REGISTERED && hd_sim_has_failed()) {
+        hd_sim_remove_area(known); /* its end may have been the call that failed, and its memory another's since */
+        known = find_within(memory, bytes);
+    }
+    if (known == NULL) {
         hd_sim_add_area(&a);
     }
     hd_sim_unlock();
-    return is_known ? cudaErrorHostMemoryAlreadyRegistered : cudaSuccess;
+    return known != NULL ? cudaErrorHostMemoryAlreadyRegistered : cudaSuccess;
 }
 
 static cudaError_t remove_host(void *memory, hd_sim_kind kind, cudaError_t otherwise)

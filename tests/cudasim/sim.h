@@ -81,6 +81,7 @@ static inline int hd_sim_is_same(const char *a, const char *b)
     } while (0)
 
 cudaError_t hd_sim_begin(const char *call);
+int hd_sim_has_failed(void); /* a call has, that was asked to */
 /* Where CUDA waits as long as its guide allows: no other thread's call comes in between. */
 void hd_sim_keep_driver(void);
 void hd_sim_leave_driver(void);

@@ -312,6 +312,7 @@ HD_CASE(a_child_cannot_go_on)
 HD_CASE(calls_fail_on_demand)
 {
     void *memory = NULL;
+    char host[8];
     hd_sim_fail_at(2, cudaErrorMemoryAllocation);
     OK(cudaFree(NULL));
     assert_int_equal(cudaMalloc(&memory, 8), cudaErrorMemoryAllocation);
@@ -328,6 +329,10 @@ HD_CASE(calls_fail_on_demand)
     OK(cudaDeviceSynchronize());
     assert_int_equal(hd_sim_kernels(), 0);
     assert_string_equal(cudaGetErrorName(cudaErrorLaunchFailure), "cudaErrorLaunchFailure");
+    OK(cudaHostRegister(host, sizeof host, 0));
+    hd_sim_fail_at(1, cudaErrorUnknown);
+    assert_int_equal(cudaHostUnregister(host), cudaErrorUnknown);
+    OK(cudaHostRegister(host, sizeof host, 0)); /* others may have that memory by then */
 }
 
 HD_CASE(devices_are_counted)
@@ -351,6 +356,7 @@ HD_CASE(devices_are_counted)
     OK(cudaHostRegister(host, sizeof host, 0));
     OK(cudaPointerGetAttributes(&attributes, host));
     assert_int_equal(attributes.type, cudaMemoryTypeHost);
+    assert_int_equal(cudaHostRegister(host, 1, 0), cudaErrorHostMemoryAlreadyRegistered);
     OK(cudaHostUnregister(host));
     assert_int_equal(cudaHostUnregister(host), cudaErrorHostMemoryNotRegistered);
     size_t available = 0, total = 0;
