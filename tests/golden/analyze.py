@@ -50,7 +50,7 @@ def analyzed(transport, *words):
 
 def weights_of_a_layer():
     """A run's layers share their weights: more of them are more of a plan's memory, and not of a run's."""
-    words = ["plan", "latte-xl2", "--size", "t=2,s=8", "--mesh", "sp=2", "--objective", "bytes", "--analyze",
+    words = ["plan", "latte-xl2", "--size", "t=2,s=8,c=288", "--mesh", "sp=2", "--objective", "bytes", "--analyze",
              "--layers"]
     one, six = ask(*words, "1"), ask(*words, "6")
     check(six["memory_predicted_bytes"] > 5 * one["memory_predicted_bytes"], f"{six['memory_predicted_bytes']} bytes")

@@ -74,9 +74,9 @@ static void check_layer(int64_t k, int64_t n, heddle_dtype dtype, heddle_dtype o
             fail_msg("%zu rows from %zu on differ: %lld to %lld, %s (%s, blocks of %lld)", rows, first, (long long)k,
                      (long long)n, heddle_dtype_name(dtype), hd_gemm_kernel(gemm), (long long)hd_gemm_block_rows(gemm));
         }
-        for (size_t b = rows * out_bytes; b < MOST_ROWS * out_bytes; b++) {
-            assert_int_equal(part[b], 0x55); /* padding stays in the scratch */
-        }
+        const char *behind = part + rows * out_bytes; /* padding stays in the scratch */
+        const size_t bytes = (MOST_ROWS - rows) * out_bytes;
+        assert_true(bytes == 0 || (*behind == 0x55 && memcmp(behind, behind + 1, bytes - 1) == 0));
     }
     hd_gemm_leave(entered);
     hd_gemm_destroy(gemm);

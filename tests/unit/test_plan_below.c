@@ -88,13 +88,13 @@ HD_CASE(finds_the_best_below_any_bound)
         o.epilogue = "any";
         o.backward = models[i].backward;
         for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
+            if (!hd_goes("model %zu on %s", i, meshes[m])) {
+                continue;
+            }
             hd_cost best = {{0}};
             const int64_t least = found_below(model, meshes[m], &o, &best);
             floor_holds(model, meshes[m], &o, &best);
             for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
-                if (!hd_goes("model %zu on %s, part %d", i, meshes[m], parts[k])) {
-                    continue;
-                }
                 hd_cost bound = best;
                 bound.part[0] += least / parts[k];
                 const int64_t got = found_below(model, meshes[m], &o, &bound);
