@@ -74,6 +74,7 @@ typedef struct heddle_forecast_step {
     int64_t link_sent_max[HEDDLE_MACHINE_LINKS]; /* by link class */
     int64_t link_received_max[HEDDLE_MACHINE_LINKS];
     int64_t link_total[HEDDLE_MACHINE_LINKS];
+    int64_t kept_bytes; /* training: of memory_bytes what this stage keeps for the way back; of an edge 0 */
 } heddle_forecast_step;
 
 /* HEDDLE_ERR_LAYOUT: the schedule is not one of this model. HEDDLE_ERR_ARG: the mesh has more ranks than the machine.

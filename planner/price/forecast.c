@@ -274,7 +274,8 @@ static heddle_status give_step(heddle_forecast_step *out, const hd_price *price,
                                  .compute_s = seconds(price->compute_ps),
                                  .transfer_s = seconds(price->transfer_ps),
                                  .hidden_s = seconds(price->hidden_ps),
-                                 .memory_bytes = memory_bytes};
+                                 .memory_bytes = memory_bytes,
+                                 .kept_bytes = price->kept_bytes};
     for (int l = 0; l < HEDDLE_MACHINE_LINKS; l++) {
         step.link_sent_max[l] = price->link[l].sent_max;
         step.link_received_max[l] = price->link[l].received_max;

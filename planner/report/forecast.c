@@ -41,6 +41,18 @@ static int64_t most_held(const schedule_view *v, int k)
     return most;
 }
 
+/* What stage k keeps for the way back, all repetitions together. */
+static int64_t kept_by(const schedule_view *v, int k)
+{
+    int64_t sum = 0;
+    for (int i = k; i < v->info.nstages; i += v->info.period) {
+        heddle_forecast_step stage = HEDDLE_EMPTY(heddle_forecast_step);
+        heddle_ignore(heddle_forecast_stage(&stage, v->forecast, i));
+        sum += stage.kept_bytes;
+    }
+    return sum;
+}
+
 static const char *stage_name(char *out, const schedule_view *v, int i)
 {
     heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
@@ -102,7 +114,7 @@ heddle_status report_memory(const schedule_view *v, int json)
         for (int k = 0; k < v->info.period; k++) {
             printf("%s{", k > 0 ? ", " : "");
             report_json_string("name", stage_name(name, v, k), ", ");
-            printf("\"memory_bytes\": %" PRId64 "}", most_held(v, k));
+            printf("\"memory_bytes\": %" PRId64 ", \"kept_bytes\": %" PRId64 "}", most_held(v, k), kept_by(v, k));
         }
         printf("]}\n");
         return HEDDLE_OK;
@@ -120,9 +132,10 @@ heddle_status report_memory(const schedule_view *v, int json)
         printf("; a rank has %s: %s", report_si(text, sizeof text, (double)v->on.memory_bytes),
                m->total > v->on.memory_bytes ? "it does NOT fit" : "it fits");
     }
-    printf("\n\n  %-16s %9s\n", "stage", "held");
+    printf("\n\n  %-16s %9s%s\n", "stage", "held", v->is_step ? "      kept" : "");
     for (int k = 0; k < v->info.period; k++) {
-        printf("  %-16s %9s\n", stage_name(name, v, k), report_si(text, sizeof text, (double)most_held(v, k)));
+        printf("  %-16s %9s", stage_name(name, v, k), report_si(text, sizeof text, (double)most_held(v, k)));
+        printf(v->is_step ? " %9s\n" : "\n", report_si(text, sizeof text, (double)kept_by(v, k)));
     }
     return HEDDLE_OK;
 }

@@ -5,7 +5,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static void print_row(const run_row *r, const char *front)
+/* kept_bytes: for the way back, -1: there is none. */
+static void print_row(const run_row *r, const char *front, int64_t kept_bytes)
 {
     printf("%s{", front);
     report_json_string("stage", r->name, ", ");
@@ -13,8 +14,12 @@ static void print_row(const run_row *r, const char *front)
     report_json_string("method", r->method, ", ");
     report_json_string("path", r->path, ", ");
     printf("\"runs\": %d, \"bytes_planned\": %" PRId64 ", \"bytes_sent\": %" PRId64
-           ", \"switch_ms\": %.6f, \"block_ms\": %.6f}",
+           ", \"switch_ms\": %.6f, \"block_ms\": %.6f",
            r->runs, r->planned, r->sent, run_ms(r->switch_ns), run_ms(r->compute_ns));
+    if (kept_bytes >= 0) {
+        printf(", \"kept_bytes\": %" PRId64, kept_bytes);
+    }
+    printf("}");
 }
 
 static void print_sum(const run_sum *t, const char *front)
@@ -25,8 +30,9 @@ static void print_sum(const run_sum *t, const char *front)
            front, t->planned_max, t->sent_max, t->planned, t->sent, t->messages, t->copied);
 }
 
-static void print_back(const run_report *report, const run_sum *forward, const run_verdict *verdict)
+static void print_back(const run_report *report, const run_way *there, const run_verdict *verdict)
 {
+    const run_sum *forward = &there->sum;
     run_way way = run_way_of(report, 1);
     const run_sum *t = &way.sum;
     const run_step_sum s = run_sum_step(report);
@@ -40,7 +46,7 @@ static void print_back(const run_report *report, const run_sum *forward, const r
            s.reduce_planned, s.reduce_sent, forward->planned + t->planned + s.reduce_planned,
            forward->sent + t->sent + s.reduce_sent);
     for (int i = way.rows - 1; i >= 0; i--) {
-        print_row(&way.row[i], i + 1 < way.rows ? ",\n   " : "\n   ");
+        print_row(&way.row[i], i + 1 < way.rows ? ",\n   " : "\n   ", there->row[i].kept_bytes);
     }
     printf("]");
     if (verdict->back_bytes[0] != '\0') {
@@ -82,11 +88,11 @@ void report_run_json(const run_report *report, const run_verdict *verdict)
     }
     printf("],\n \"stages\": [");
     for (int i = 0; i < way.rows; i++) {
-        print_row(&way.row[i], i > 0 ? ",\n  " : "\n  ");
+        print_row(&way.row[i], i > 0 ? ",\n  " : "\n  ", -1);
     }
     printf("]");
     if (report->back != NULL) {
-        print_back(report, &way.sum, verdict);
+        print_back(report, &way, verdict);
     }
     if (verdict->bytes[0] != '\0') {
         printf(",\n \"check\": %s, ", verdict->differs ? "false" : "true");

@@ -255,7 +255,13 @@ heddle_status hd_back_keep(hd_kept *out, heddle_block *block, const hd_block_vie
         keep->used_bytes[i] = bytes[i];
         part[i] = keep->part[i];
     }
-    *out = (hd_kept){part[HD_KEEP_X], part[HD_KEEP_WIDE], part[HD_KEEP_O], part[HD_KEEP_MIXER], part[HD_KEEP_TEXT], 0};
+    *out = (hd_kept){part[HD_KEEP_X],
+                     part[HD_KEEP_WIDE],
+                     part[HD_KEEP_O],
+                     part[HD_KEEP_MIXER],
+                     part[HD_KEEP_TEXT],
+                     0,
+                     tape != NULL && !tape->recompute ? &tape->forward : &block->back->space->forward};
 out:
     return st;
 }

@@ -51,7 +51,7 @@ struct heddle_tape {
     int filled;
     uint64_t commits; /* of the block at the forward */
     heddle_box box;
-    uint64_t forward;  /* of a device's block whose attention is sharded: which of its forwards */
+    uint64_t forward;  /* of a block whose attention is sharded: which of its forwards */
     hd_on_parts parts; /* of a device's block: in which the forward went, so that they lie behind one another */
     hd_keep keep;
 };
@@ -63,7 +63,8 @@ typedef struct hd_kept {
     char *o;
     char *mixer;
     char *text;
-    int again; /* 1: x is there, fill the others from it and leave the activation alone */
+    int again;         /* 1: x is there, fill the others from it and leave the activation alone */
+    uint64_t *forward; /* of a tape or a workspace, as the arrays; NULL on a device, where calls have the tape */
 } hd_kept;
 
 /* Workspace of backward besides the seats. */
@@ -84,6 +85,7 @@ enum {
 typedef struct hd_back_space {
     int owners;   /* blocks */
     hd_keep keep; /* of forwards without a tape, and what recomputing tapes do not keep */
+    uint64_t forward;
     void *work[HD_WORKS];
     size_t work_bytes[HD_WORKS];
 } hd_back_space;

@@ -80,6 +80,7 @@ typedef struct hd_mixer_call {
     const void *qkv;           /* [rows][3][c] of hd_mixer_dtype; q and k are normed and rotated */
     void *o;                   /* [rows][c] of the shape's dtype; forward writes it, backward reads it */
     void *kept;                /* kept_bytes of the mixer's own: what forward wants backward to know. 64-byte aligned */
+    uint64_t *forward;         /* which one it was, likewise; NULL: nobody goes back */
     int keep;                  /* forward: 0 when no backward will follow (kept is there all the same) */
     const float *d_o;          /* backward: [rows][c] */
     float *d_qkv;              /* backward: [rows][3][c], written; gradients of q and k as they are in qkv */
@@ -124,6 +125,8 @@ heddle_status hd_block_look_at(hd_block_view *view, const heddle_block *block, c
 /* Attention over a sharded mixed dim (sharded.c). */
 void hd_sharded_destroy(hd_block_sharded *sharded);
 int64_t hd_sharded_bytes(const heddle_block *block);
+/* What its object keeps of its last forward for that one's way back; it is part of hd_sharded_bytes. */
+int64_t hd_sharded_saved_bytes(const heddle_block *block, uint64_t forward); /* 0 where that was not the last */
 heddle_status hd_sharded_check_box(const heddle_block *block, const heddle_box *box);
 /* The others must not wait for a rank that does not come. Returns `st` with the present sentence; nothing else happens
  * where the block does not communicate. */

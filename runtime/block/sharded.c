@@ -267,6 +267,21 @@ void hd_sharded_destroy(hd_block_sharded *sharded)
     hd_free(sharded);
 }
 
+int64_t hd_sharded_saved_bytes(const heddle_block *block, uint64_t forward)
+{
+    const hd_block_sharded *s = block->sharded;
+    heddle_attention_info info = HEDDLE_EMPTY(heddle_attention_info);
+    heddle_linear_attention_info linear = HEDDLE_EMPTY(heddle_linear_attention_info);
+    if (s == NULL || s->held != forward) {
+        return 0;
+    }
+    if (s->attention != NULL && heddle_attention_get_info(&info, s->attention) == HEDDLE_OK) {
+        return info.saved_bytes;
+    }
+    return s->linear != NULL && heddle_linear_attention_get_info(&linear, s->linear) == HEDDLE_OK ? linear.saved_bytes
+                                                                                                  : 0;
+}
+
 int64_t hd_sharded_bytes(const heddle_block *block)
 {
     const hd_block_sharded *s = block->sharded;

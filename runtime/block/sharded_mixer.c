@@ -4,26 +4,16 @@
 
 enum { ALIGNMENT = 64 };
 
-/* What forward keeps on the tape: which forward of the object it was, and LINEAR's factors [rows][heads]. */
-typedef struct kept_head {
-    uint64_t forward;
-    uint64_t padding[7];
-} kept_head;
-
 static int64_t rows_of(const hd_block_view *view)
 {
     return view->outer * view->inner * view->t;
 }
 
-static float *inverse_of(const hd_mixer_call *call)
-{
-    return (float *)(void *)((kept_head *)call->kept + 1);
-}
-
+/* LINEAR's factors [rows][heads]. */
 static size_t kept_bytes(const heddle_block *block, const hd_block_view *view)
 {
     int64_t factors = block->options.kind == HEDDLE_STAGE_LINEAR ? rows_of(view) * block->options.heads : 0;
-    return sizeof(kept_head) + (size_t)factors * sizeof(float);
+    return (size_t)factors * sizeof(float);
 }
 
 /* --- arrays of the object in the block's buffers ------------------------------------------------------------------ */
@@ -75,7 +65,6 @@ static heddle_status forward(const hd_mixer_call *call)
 {
     heddle_status st = HEDDLE_OK;
     hd_block_sharded *s = call->block->sharded;
-    kept_head *kept = call->kept;
     if (s->fibres == 0) {
         return HEDDLE_OK;
     }
@@ -85,11 +74,11 @@ static heddle_status forward(const hd_mixer_call *call)
         HD_TRY(reserve_raw(call));
     }
     HD_TRY(object_forward(call, s->linear != NULL ? s->work : call->o));
-    if (kept != NULL) {
-        kept->forward = s->held;
+    if (call->forward != NULL) {
+        *call->forward = s->held;
     }
     if (s->linear != NULL) {
-        hd_linear_norm(call->block, call->o, kept != NULL ? inverse_of(call) : NULL, s->work, rows_of(call->view));
+        hd_linear_norm(call->block, call->o, call->kept, s->work, rows_of(call->view));
     }
 out:
     return st == HEDDLE_OK ? st : hd_sharded_give_up(call->block, st);
@@ -112,7 +101,7 @@ static heddle_status backward_linear(const hd_mixer_call *call)
     heddle_status st = HEDDLE_OK;
     const hd_block_sharded *s = call->block->sharded;
     HD_TRY(reserve_raw(call));
-    hd_linear_norm_back(call->block, s->work, call->d_o, call->o, inverse_of(call), rows_of(call->view));
+    hd_linear_norm_back(call->block, s->work, call->d_o, call->o, call->kept, rows_of(call->view));
     HD_TRY(object_backward(call, s->work, call->d_qkv));
 out:
     return st;
@@ -143,13 +132,12 @@ static heddle_status backward(const hd_mixer_call *call)
 {
     heddle_status st = HEDDLE_OK;
     hd_block_sharded *s = call->block->sharded;
-    const kept_head *kept = call->kept;
     if (s->fibres == 0) {
         return HEDDLE_OK;
     }
-    if (kept->forward != s->held) { /* the object holds a later forward; the gradients' memory takes the results */
+    if (*call->forward != s->held) { /* the object holds a later forward; the gradients' memory takes the results */
         HD_TRY(object_forward(call, call->d_qkv));
-        s->held = kept->forward;
+        s->held = *call->forward;
     }
     HD_TRY(s->linear != NULL ? backward_linear(call) : backward_softmax(call));
 out:

@@ -116,6 +116,7 @@ heddle_status hd_forward_mixed(heddle_block *block, hd_block_view *view, const h
     HD_TRY(hd_block_run_jobs(block, &mine, rows_in, hd_view_pieces(view)));
     hd_mixer_call call = {.block = block, .view = view, .o = kept->o, .kept = kept->mixer, .keep = keep};
     call.qkv = turned(block, kept);
+    call.forward = kept->forward;
     HD_TRY(block->mixer->forward(&call));
     if (!kept->again) {
         HD_TRY(hd_block_run_jobs(block, &mine, rows_out, hd_view_pieces(view)));
@@ -288,6 +289,7 @@ heddle_status hd_back_mixed(heddle_block *block, hd_block_view *view, const hd_k
     HD_TRY(back_out(block, view, &walk));
     hd_mixer_call call = {.block = block, .view = view, .o = kept->o, .kept = kept->mixer, .keep = 1};
     call.qkv = turned(block, kept);
+    call.forward = kept->forward;
     call.d_o = hd_back_work(block, HD_WORK_D_O);
     call.d_qkv = hd_back_work(block, HD_WORK_D_WIDE);
     HD_TRY(block->mixer->backward(&call));

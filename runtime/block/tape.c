@@ -50,7 +50,8 @@ int64_t heddle_tape_bytes(const heddle_tape *tape)
     for (int i = 0; tape != NULL && tape->filled && i < HD_KEEPS; i++) {
         bytes += tape->keep.used_bytes[i];
     }
-    return (int64_t)bytes;
+    return (int64_t)bytes +
+           (tape != NULL && tape->filled && !tape->recompute ? hd_sharded_saved_bytes(tape->block, tape->forward) : 0);
 }
 
 static heddle_status check_tape(const heddle_block *block, const heddle_tape *tape, const char *function)

@@ -4,12 +4,27 @@ keeps are those of the forecast, byte by byte."""
 import json
 import os
 import sys
+import tempfile
 
 import within
 
 HEDDLE = os.environ["HEDDLE"]
 SOURCE = os.environ["HEDDLE_SOURCE"]
 TINY = f"{SOURCE}/tests/golden/tiny.yaml"
+FOLDER = tempfile.TemporaryDirectory()
+# Heads of 16 channels: rows of their states are as wide as a vector.
+LINEAR = """model: linear
+dtype: bf16
+dims: {b: {size: 2, role: batch}, t: 5, s: 9, c: {size: 64, role: channel}, l: {size: 3, role: text}}
+tensors: {x: [b, t, s, c], text: {dims: [b, l, c], const: true}}
+repeat: 2
+stages:
+  - {name: t.lin, kind: linear-attention, over: t, heads: 4, causal: true}
+  - {name: both, kind: linear-attention, over: t, heads: 4}
+  - {name: cross, kind: cross, reads: text, heads: 4}
+  - {name: mlp, kind: mlp, ratio: 4}
+"""
+METHODS = ("ring", "rsa", "ulysses", "gather-kv", "lasp", "lasp2", "scan")
 failed = 0
 
 
@@ -59,19 +74,41 @@ def weights_of_a_layer():
         check(of["memory_held_bytes"] < of["memory_peak_bytes"], f"memory {of['memory_peak_bytes']}")
 
 
-def kept(*words):
-    """Activations of a forecast: the one on its way, its text, and what is kept for the way back."""
-    run = ask("run", TINY, *words, "--objective", "bytes", "--backward")
+def kept(model, *words):
+    """What a run's stages keep for the way back, in tapes and in objects of methods, is what is planned of each."""
     recompute = [w for w in words if w == "--recompute"]
-    planned = [w for w in words if w not in recompute] + ["--objective", "bytes", "--training", *recompute]
-    plan = ask("memory", TINY, *planned)
-    ranks = int(words[1].split("=")[1])
-    largest = max(-(-15 // ranks) * 405, 15 * -(-405 // ranks)) * 48 * 4
-    smallest = min(-(-15 // ranks) * 405, 15 * -(-405 // ranks)) * 48 * 4
-    text = 20 * 48 * 4
-    rest = plan["activations"] - run["backward"]["kept_bytes_max"]
-    check(rest in (largest + text, smallest + text),
-          f"{words}: {plan['activations']} bytes of activations planned, {run['backward']['kept_bytes_max']} kept")
+    words = [w for w in words if w not in recompute] + ["--objective", "bytes"]
+    path = f"{FOLDER.name}/plan.json"
+    size = words[words.index("--size"):][:2] if "--size" in words else []
+    ask("plan", model, *words, "--backward", "--output", path)
+    planned = [model, *size, "--schedule", path, *recompute]
+    run, plan = ask("run", *planned, "--transport", "threads", "--backward"), ask("memory", *planned, "--training")
+    planned = {stage["name"]: stage["kept_bytes"] for stage in plan["stages"]}
+    measured = dict.fromkeys([*planned, "end"], 0)
+    for row in run["backward"]["stages"]:
+        measured[row["stage"]] += row["kept_bytes"]
+    what = f"{words} {recompute}:"
+    check(measured == {**planned, "end": 0}, f"{what} {measured} kept, {planned} planned")
+    check(run["backward"]["kept_bytes_max"] == sum(planned.values()), f"{what} {run['backward']} in all, {planned}")
+    return {row["method"] for row in run["stages"]} - {""}, plan["activations"] - sum(planned.values())
+
+
+def kept_by_every_method():
+    """On whole fibres the activation on its way and its text come on top: the plan is fullest behind the last stage."""
+    text, linear = 20 * 48 * 4, f"{FOLDER.name}/linear.yaml"
+    with open(linear, "w", encoding="utf-8") as file:
+        file.write(LINEAR)
+    for ranks in (1, 2, 3, 4):
+        mesh = ["--mesh", f"sp={ranks}"]
+        parts = (-(-15 // ranks) * 405, 15 * -(-405 // ranks))
+        for more in ([], ["--recompute"]):
+            methods, rest = kept(TINY, *mesh, *more)
+            check(methods == {"local"} and rest in [part * 48 * 4 + text for part in parts], f"{mesh} {more}: {rest}")
+            for method in METHODS if ranks == 3 or (ranks > 1 and not more) else ():
+                model = [linear] if method in ("lasp", "lasp2", "scan") else [TINY, "--size", "t=5,s=9"]
+                ways = [*model, *mesh, "--method", f"*={method}", *more]
+                check(method in kept(*ways)[0], f"{ways} by other methods")
+    check("usp" in kept(TINY, "--mesh", "r=2 u=2", "--method", "*=usp", "--size", "t=5,s=9")[0], "usp")
 
 
 def candidates():
@@ -94,7 +131,5 @@ for transport in ("threads", "shm"):
     analyzed(transport, "--mesh", "sp=2")
 analyzed("shm", "--mesh", "sp=3", "--objective", "bytes")
 analyzed("threads", "--mesh", "sp=2", "--method", "*=ring", "--force", "s.attn=s@sp")
-for ranks in (1, 2, 3, 5):
-    kept("--mesh", f"sp={ranks}")
-    kept("--mesh", f"sp={ranks}", "--recompute")
+kept_by_every_method()
 sys.exit(failed)

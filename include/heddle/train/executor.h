@@ -121,7 +121,7 @@ typedef struct heddle_executor_step {
                                     the device: where the pass was timed) */
     int64_t messages;            /* bytes of the switch that went as messages */
     int64_t switch_ns, block_ns; /* time; of a switch on a device with the copies */
-    int64_t kept_bytes;          /* by the tape of the step */
+    int64_t kept_bytes;          /* for the way back, by the tape of the step (heddle_tape_bytes) */
     int64_t copied_bytes;        /* to and from the device that the switch was done on; 0 in host memory, and where
                                     blocks are on the device, too */
 } heddle_executor_step;

@@ -43,8 +43,9 @@ HEDDLE_API void heddle_tape_destroy(heddle_tape *tape); /* NULL is legal */
 /* As heddle_block_reserve, for heddle_block_forward_tape and heddle_block_backward with this tape: what it keeps, the
  * gradients and the block's workspace. Collective where heddle_block_forward is, on a device. */
 HEDDLE_CHECKED heddle_status heddle_tape_reserve(heddle_tape *tape, const heddle_box *box);
-/* Activation memory: what the last forward call keeps, 0 before it and after one that failed half way. NULL: 0.
- * docs/blocks.md has the formula of each stage. */
+/* Activation memory: what the last forward call keeps, 0 before it and after one that failed half way. NULL: 0. Where
+ * attention is sharded what its object keeps of that call is counted, as long as there was no later one of the block;
+ * not where the tape recomputes. docs/blocks.md has the formula of each stage. */
 HEDDLE_API int64_t heddle_tape_bytes(const heddle_tape *tape);
 
 /* heddle_block_forward that also fills the tape, with the same bits in x; grows the tape on the first call for a larger

@@ -75,7 +75,8 @@ static heddle_status kept_by(hd_kept *out, const hd_on_call *call, const hd_bloc
         forward_by(call->kept.o, bytes[HD_KEEP_O], row, rows),
         forward_by(call->kept.mixer, bytes[HD_KEEP_MIXER], row, rows),
         forward_by(call->kept.text, bytes[HD_KEEP_TEXT], part->first_sample - box->first_sample, box->samples),
-        call->kept.again};
+        call->kept.again,
+        NULL};
     return st;
 }
 

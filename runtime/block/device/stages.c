@@ -93,7 +93,7 @@ heddle_status hd_on_choose_products(heddle_block *block)
     size_t bytes = 0;
     HD_TRY(hd_on_part_bytes(&bytes, &call, forward_of[block->options.kind], &whole));
     call.keeps = 1;
-    call.kept = (hd_kept){HD_ON_NOWHERE, HD_ON_NOWHERE, HD_ON_NOWHERE, HD_ON_NOWHERE, HD_ON_NOWHERE, 0};
+    call.kept = (hd_kept){HD_ON_NOWHERE, HD_ON_NOWHERE, HD_ON_NOWHERE, HD_ON_NOWHERE, HD_ON_NOWHERE, 0, NULL};
     st = hd_on_part_bytes(&bytes, &call, back_of[block->options.kind], &whole);
 out:
     return st;

@@ -18,8 +18,13 @@ heddle_status hd_on_keep(hd_kept *out, const hd_on_call *call, heddle_tape *tape
         tape->keep.used_bytes[i] = bytes[i];
         part[i] = tape->keep.part[i];
     }
-    *out = (hd_kept){part[HD_KEEP_X],     part[HD_KEEP_WIDE], part[HD_KEEP_O],
-                     part[HD_KEEP_MIXER], part[HD_KEEP_TEXT], tape->recompute};
+    *out = (hd_kept){part[HD_KEEP_X],
+                     part[HD_KEEP_WIDE],
+                     part[HD_KEEP_O],
+                     part[HD_KEEP_MIXER],
+                     part[HD_KEEP_TEXT],
+                     tape->recompute,
+                     NULL};
 out:
     return st;
 }

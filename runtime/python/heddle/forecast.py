@@ -46,6 +46,7 @@ class Step:
     sent_max: Dict[str, int]  #: by link class, of the busiest rank
     received_max: Dict[str, int]
     total: Dict[str, int]  #: of all ranks
+    kept_bytes: int  #: training: of memory_bytes what this stage keeps for the way back
 
 
 @dataclass(frozen=True)
@@ -122,4 +123,4 @@ def _step(read: Callable[..., int], handle: ctypes.c_void_p, index: int, links: 
     check(read(ctypes.byref(raw), handle, index))
     return Step(raw.time_s, raw.compute_s, raw.transfer_s, raw.hidden_s, raw.memory_bytes,
                 dict(zip(links, raw.link_sent_max)), dict(zip(links, raw.link_received_max)),
-                dict(zip(links, raw.link_total)))
+                dict(zip(links, raw.link_total)), raw.kept_bytes)
