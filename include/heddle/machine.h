@@ -67,6 +67,12 @@ HEDDLE_CHECKED heddle_status heddle_machine_parse(heddle_machine **out, const ch
 /* The same machine with another number of ranks: fewer or more of its outermost level. HEDDLE_ERR_ARG: ranks < 1,
  * or more than one of a machine that was calibrated with one. */
 HEDDLE_CHECKED heddle_status heddle_machine_resize(heddle_machine *machine, int ranks);
+/* Another machine, whose links of class `link` (NULL: of every class) carry `factor` times the bytes per second; what
+ * an exchange takes to begin, and all else, is as it was. A plan can be asked for on it, or a schedule forecast, as if
+ * links were slower. The name stays, the source says it. The caller owns *out. HEDDLE_ERR_ARG: NULL, no such class, a
+ * factor that is no number above 0, rates that leave 1 to 1e21 bytes per second. */
+HEDDLE_CHECKED heddle_status heddle_machine_scaled(heddle_machine **out, const heddle_machine *machine,
+                                                   const char *link, double factor);
 /* What a host shows of itself. matrix: a file with the text of `nvidia-smi topo -m`, whose GPUs become the ranks; gpu:
  * which they are ("h100"; NULL: what the number of NVLinks suggests). Without a matrix a rank per core of this host, or
  * of the one whose hwloc export `xml` is; figures are those of presets. A machine that is as a preset has its name.

@@ -1,4 +1,5 @@
 /* heddle explain: a line of reason for every stage and what else it might do; --why-not: one other way of one stage. */
+#include "changes.h"
 #include "planner/report/text.h"
 #include "why_not.h"
 
@@ -150,7 +151,8 @@ static int explain(const cli_question *q, const schedule_view *plan)
     const int is_asked = q->a->why_not[0] != '\0';
     why_not *answer = NULL;
     int count = 0;
-    const int code = is_asked ? ask_why_not(&answer, &count, q, plan) : CLI_OK;
+    cli_changes changes;
+    const int code = is_asked ? ask_why_not(&answer, &count, q, plan) : cli_report(cli_find_changes(&changes, q, plan));
     heddle_ignore(heddle_mesh_format(mesh, sizeof mesh, &s->mesh));
     if (code != CLI_OK) {
         free(answer);
@@ -176,8 +178,14 @@ static int explain(const cli_question *q, const schedule_view *plan)
     }
     if (!is_asked) {
         explain_all(q, plan);
+        if (q->a->json) {
+            printf("],\n \"changes\": ");
+            cli_print_changes_json(&changes);
+        } else {
+            cli_print_changes(&changes);
+        }
     }
-    printf("%s", q->a->json ? "]}\n" : "");
+    printf("%s", !q->a->json ? "" : is_asked ? "]}\n" : "}\n");
     free(answer);
     return code;
 }
@@ -199,8 +207,8 @@ const cli_action cli_explain = {
                 "\n"
                 "  heddle explain hunyuanvideo --mesh sp=16 --machine 2x8xh100-nvlink+ib400 --why-not attn=/ulysses\n"
                 "\n"
-                "Why every stage of the plan runs as it does, with the nearest alternatives; or what one of them\n"
-                "would cost.\n",
+                "Why every stage of the plan runs as it does, with the nearest alternatives, and which plan would be\n"
+                "the best if links were slower or faster; or what one of the alternatives would cost.\n",
     .notes = "Verdicts: CHOSEN, the plan does so; TIE, another plan of the same value does; CHEAPER ELSEWHERE,\n"
              "with the regret: the best plan that does so less the plan; LEFT OUT, it costs less but was no\n"
              "choice: rsa, or what --method and --force leave no room for; UNAVAILABLE, with the reason.\n"

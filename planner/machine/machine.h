@@ -29,6 +29,7 @@ typedef enum hd_exchange {
 enum { HD_RATE_POINTS = 12, HD_RATE_GROUPS = 8, HD_MACHINE_NAME_BYTES = 64, HD_MACHINE_LIMIT_BYTES = 1 << 20 };
 enum { HD_MACHINE_MAX_RANKS = 1 << 20 };
 #define HD_MACHINE_MEMORY_MAX (INT64_C(1) << 50)
+#define HD_MACHINE_RATE_MAX 1e21 /* wider than anything real, as narrow as quotients need it; at least 1 */
 
 typedef struct hd_rate {
     int npoints;                                             /* 0: not known */

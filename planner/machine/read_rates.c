@@ -19,7 +19,7 @@ const char *const hd_exchange_names[HD_EXCHANGES] = {[HD_EXCHANGE_ALL_TO_ALL] = 
                                                      [HD_EXCHANGE_REDUCE_SCATTER] = "reduce_scatter"};
 
 /* Wider than anything real, narrow enough that no quotient leaves the numbers. */
-static const double most_seconds = 1e6, most_size = 1e18, most_rate = 1e21;
+static const double most_seconds = 1e6, most_size = 1e18;
 
 static int has_number_form(const char *text)
 {
@@ -70,7 +70,7 @@ static heddle_status read_point(hd_rate *rate, const hd_node *node)
     const int n = rate->npoints;
     HD_TRY(st);
     HD_TRY(hd_machine_number(&rate->size[n], node->child, 1, most_size, "size"));
-    HD_TRY(hd_machine_number(&rate->per_second[n], node->child->next, 1, most_rate, "rate"));
+    HD_TRY(hd_machine_number(&rate->per_second[n], node->child->next, 1, HD_MACHINE_RATE_MAX, "rate"));
     if (n > 0 && rate->size[n] <= rate->size[n - 1]) {
         st = hd_node_fail(HEDDLE_ERR_LAYOUT, node, "sizes must ascend, found %g behind %g", rate->size[n],
                           rate->size[n - 1]);
@@ -88,7 +88,7 @@ static heddle_status read_rate(hd_rate *rate, const hd_node *node)
     if (node->kind == HD_NODE_SCALAR) {
         rate->npoints = 1;
         rate->size[0] = 1;
-        return hd_machine_number(&rate->per_second[0], node, 1, most_rate, "rates");
+        return hd_machine_number(&rate->per_second[0], node, 1, HD_MACHINE_RATE_MAX, "rates");
     }
     HD_TRY(hd_node_list(node, 1, HD_RATE_POINTS, "rates"));
     for (const hd_node *child = node->child; child != NULL; child = child->next) {

@@ -100,6 +100,15 @@ says "no such stage" 2 "STAGE is one of attn, mlp" $why atn=/ring
 says "no such layout" 2 "LAYOUT '*' or DIM@AXIS" $why attn=q@sp
 says "no form" 2 "it wants STAGE=LAYOUT/METHOD" $why attn
 says "reasons" 0 "attends over s, which is sharded" explain hunyuanvideo -n 16 $two
+says "what other links change" 0 "the best plan if links were slower or faster:
+  links 16 times as slow: [sp=16] instead of [r=2 u=8]
+  links 14 times as fast: [sp=16] instead of [r=2 u=8]
+  nvlink 35.5 times as slow: [sp=16] instead of [r=2 u=8]
+  nvlink up to 64 times as fast: this plan
+  ib400 15.3 times as slow: attn by ulysses instead of usp
+  ib400 up to 64 times as fast: this plan" explain hunyuanvideo -n 16 $two
+says "on one mesh, one class" 0 "the best plan on this mesh if links were slower or faster:
+  links 60.3 times as slow" explain stdit3-3b --mesh sp=8 --machine 8xh100-nvlink
 
 # A window over a sharded dim: rank 0 of two has 8 of 16 rows, of which the other sees 3, 2 arrays x 3 x 64 channels x 4.
 printf 'model: window\ndtype: f32\ndims: {s: 16, c: {size: 64, role: channel}}\ntensors: {x: [s, c]}\nstages:\n' >"$folder/w.yaml"

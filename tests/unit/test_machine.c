@@ -192,6 +192,41 @@ HD_CASE(levels_and_sizes)
     heddle_machine_destroy(NULL);
 }
 
+/* Rates of a class, or of all, and nothing else. */
+HD_CASE(links_with_other_rates)
+{
+    heddle_machine *machine = load("2x8xl40-pcie+eth100"), *one = NULL, *all = NULL;
+    HD_OK(heddle_machine_scaled(&one, machine, "eth100", 0.25));
+    HD_OK(heddle_machine_scaled(&all, machine, NULL, 3));
+    for (int l = 0; l < machine->nlinks; l++) {
+        for (hd_exchange e = 0; e < HD_EXCHANGES; e++) {
+            const double start = hd_machine_exchange_s(machine, l, e, 4, 1e-30);
+            for (double bytes = 1; bytes < 1e10; bytes *= 30) {
+                const double s = hd_machine_exchange_s(machine, l, e, 4, bytes) - start;
+                near(hd_machine_exchange_s(one, l, e, 4, bytes), start + s * (l == 2 ? 4 : 1), "one class");
+                near(hd_machine_exchange_s(all, l, e, 4, bytes), start + s / 3, "all classes");
+            }
+        }
+    }
+    near(hd_machine_work_s(all, HD_WORK_PRODUCT, HEDDLE_BF16, 1e12, 4096),
+         hd_machine_work_s(machine, HD_WORK_PRODUCT, HEDDLE_BF16, 1e12, 4096), "work");
+    assert_string_equal(info_of(one).name, info_of(machine).name);
+    assert_non_null(strstr(info_of(one).source, " Links of eth100: 0.25 times these rates."));
+    assert_int_equal(info_of(one).ranks_within[1], 8);
+    heddle_machine_destroy(one);
+    one = NULL;
+    const double wrong[] = {0, -1, (double)NAN, (double)INFINITY, -(double)INFINITY, 1e-12, 1e12};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        HD_FAILS(HEDDLE_ERR_ARG, heddle_machine_scaled(&one, machine, NULL, wrong[i]));
+        assert_null(one);
+    }
+    HD_FAILS(HEDDLE_ERR_ARG, heddle_machine_scaled(&one, machine, "nvlink", 2));
+    assert_non_null(strstr(heddle_last_error(), "no links of class 'nvlink': pcie, upi, eth100"));
+    heddle_machine_destroy(machine); /* which the other one does not need */
+    assert_int_equal(info_of(all).ranks, 16);
+    heddle_machine_destroy(all);
+}
+
 /* Four ranks at work take 1.6 times as long as one alone; by equal steps of the logarithm between. */
 HD_CASE(work_of_few_is_not_crowded)
 {

@@ -39,6 +39,8 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
       heddle_machine_get_info(P(0, &(heddle_machine_info){.struct_bytes = sizeof(heddle_machine_info)}),               \
                               P(1, api_machine())))                                                                    \
     X(heddle_machine_resize, "machine", NULL_STATUS, heddle_machine_resize(P(0, api_machine()), 2))                    \
+    X(heddle_machine_scaled, "!out machine link?", NULL_STATUS,                                                        \
+      heddle_machine_scaled(P(0, &(heddle_machine *){NULL}), P(1, api_machine()), NULL, 0))                            \
     X(heddle_machine_save, "!machine path", NULL_STATUS,                                                               \
       heddle_machine_save(P(0, api_machine()), P(1, "/no/folder/file")))                                               \
     X(heddle_machine_destroy, "machine?", NULL_NOTHING, (heddle_machine_destroy(NULL), 0))                             \
