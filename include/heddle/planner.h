@@ -32,9 +32,10 @@ typedef struct heddle_model_info {
     int steps, cache_every; /* of a sample; the stages run in one of so many */
     int64_t passes;         /* of the stages, per sample: what follows from those three and the batch */
     int64_t patch_channels, final_channels; /* of a token in front of the first stage and behind the final layer */
-    int64_t serial_flops;                   /* per sample on every rank alike: text encoder, VAE */
+    int64_t serial_flops;                   /* per sample on every rank alike: text encoder */
     int weights_sharded;                    /* 1: parameters are gathered for each stage (FSDP) */
     const char *source;                     /* where the figures come from; NULL: not said */
+    int64_t serial_token_flops;             /* as serial_flops, for each token of a sample: the VAE's decoder */
 } heddle_model_info;
 
 typedef struct heddle_stage_info {

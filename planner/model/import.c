@@ -16,18 +16,24 @@ enum {
 };
 
 /* Patches are those that diffusers' classes have where the config says none; 0: it must (Latte).
- * Without sources of their own the usual clips, texts and steps are from memory of the models' cards. */
+ * Without sources of their own the usual clips, texts and steps are from memory of the models' cards; what the VAEs
+ * take is counted of diffusers' classes, as in the presets. */
 static const hd_import_class classes[] = {
-    {"CogVideoXTransformer3DModel", "cogvideox", HD_IMPORT_SHARED, 2, 4, 8, 1, 49, 480, 720, 226, 2, 50, 1, 0},
-    {"ConsisIDTransformer3DModel", "consisid", HD_IMPORT_SHARED, 2, 4, 8, 1, 49, 480, 720, 226, 2, 50, 1, 1},
-    {"FluxTransformer2DModel", "flux.1", HD_IMPORT_JOINED, 1, 0, 8, 2, 1, 1024, 1024, 512, 1, 50, 1, 1},
-    {"HunyuanVideoTransformer3DModel", "hunyuanvideo", HD_IMPORT_JOINED, 2, 4, 8, 1, 129, 720, 1280, 256, 2, 50, 1, 1},
-    {"LTXVideoTransformer3DModel", "ltx-video", HD_IMPORT_CROSS, 1, 8, 32, 1, 161, 512, 704, 128, 2, 50, 1, 1},
-    {"LatteTransformer3DModel", "latte", HD_IMPORT_DIVIDED, 0, 1, 8, 1, 16, 512, 512, 120, 2, 50, 0, 0},
-    {"MochiTransformer3DModel", "mochi", HD_IMPORT_NARROWER, 2, 6, 8, 1, 163, 480, 848, 256, 2, 64, 1, 1},
-    {"QwenImageTransformer2DModel", "qwen-image", HD_IMPORT_JOINED, 2, 0, 8, 2, 1, 1328, 1328, 512, 2, 50, 1, 1},
-    {"SD3Transformer2DModel", "sd3", HD_IMPORT_JOINED, 2, 0, 8, 1, 1, 1024, 1024, 333, 2, 28, 0, 0},
-    {"WanTransformer3DModel", "wan", HD_IMPORT_CROSS, 2, 4, 8, 1, 81, 720, 1280, 512, 2, 50, 1, 1},
+    {"CogVideoXTransformer3DModel", "cogvideox", HD_IMPORT_SHARED, 2, 4, 8, 1, 49, 480, 720, 226, 2, 50, 1, 0,
+     4487577600},
+    {"ConsisIDTransformer3DModel", "consisid", HD_IMPORT_SHARED, 2, 4, 8, 1, 49, 480, 720, 226, 2, 50, 1, 1,
+     4487577600},
+    {"FluxTransformer2DModel", "flux.1", HD_IMPORT_JOINED, 1, 0, 8, 2, 1, 1024, 1024, 512, 1, 50, 1, 1, 605618176},
+    {"HunyuanVideoTransformer3DModel", "hunyuanvideo", HD_IMPORT_JOINED, 2, 4, 8, 1, 129, 720, 1280, 256, 2, 50, 1, 1,
+     4231932106},
+    {"LTXVideoTransformer3DModel", "ltx-video", HD_IMPORT_CROSS, 1, 8, 32, 1, 161, 512, 704, 128, 2, 50, 1, 1,
+     6835073999},
+    {"LatteTransformer3DModel", "latte", HD_IMPORT_DIVIDED, 0, 1, 8, 1, 16, 512, 512, 120, 2, 50, 0, 0, 605507616},
+    {"MochiTransformer3DModel", "mochi", HD_IMPORT_NARROWER, 2, 6, 8, 1, 163, 480, 848, 256, 2, 64, 1, 1, 6069209088},
+    {"QwenImageTransformer2DModel", "qwen-image", HD_IMPORT_JOINED, 2, 0, 8, 2, 1, 1328, 1328, 512, 2, 50, 1, 1,
+     687882752},
+    {"SD3Transformer2DModel", "sd3", HD_IMPORT_JOINED, 2, 0, 8, 1, 1, 1024, 1024, 333, 2, 28, 0, 0, 605618176},
+    {"WanTransformer3DModel", "wan", HD_IMPORT_CROSS, 2, 4, 8, 1, 81, 720, 1280, 512, 2, 50, 1, 1, 2091698981},
 };
 enum { CLASSES = sizeof classes / sizeof classes[0] };
 

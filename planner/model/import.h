@@ -23,7 +23,8 @@ typedef struct hd_import_class {
     int text;                   /* rows, unless the config has max_text_seq_length or text_seq_length */
     int guidance;               /* unless the config has guidance_embeds */
     int steps;
-    int qk_norm, rope; /* unless the config says so */
+    int qk_norm, rope;     /* unless the config says so */
+    int64_t decoder_flops; /* of the VAE, for a position of the latent video of the usual clip */
 } hd_import_class;
 
 /* What a config says. */

@@ -133,5 +133,7 @@ void hd_import_write(hd_import *c)
         put(c, "guidance: %d # b is its parts\n", c->guidance);
     }
     put(c, "steps: %d\n", k->steps);
+    put(c, "serial_token_flops: %lld # the VAE's decoder; the text encoder is not counted\n",
+        (long long)(k->decoder_flops * c->patch_t * patch * patch));
     put_stages(c);
 }

@@ -35,6 +35,7 @@ heddle_status heddle_model_get_info(heddle_model_info *out, const heddle_model *
                               .final_channels = model->final_channels,
                               .serial_flops = model->serial_flops,
                               .weights_sharded = model->weights_sharded,
+                              .serial_token_flops = model->serial_token_flops,
                               .source = model->source};
     memcpy(info.patch, model->patch, sizeof info.patch);
     st = hd_struct_give(out, &info, HD_STRUCT(heddle_model_info, name));

@@ -84,11 +84,12 @@ struct heddle_model {
     int cache_every;        /* stages run in one step of so many, else their last output is taken */
     int64_t patch_channels; /* of a token before the first stage */
     int64_t final_channels; /* of a token behind the final layer; the ends are priced there */
-    int64_t serial_flops;   /* per sample on every rank: text encoder, VAE */
-    int weights_sharded;    /* FSDP: parameters are gathered for each stage */
-    char *source;           /* where the figures come from; NULL: nothing was said */
-    int64_t nweights;       /* derived: parameters of the stages of all repetitions */
-    int64_t passes;         /* derived: of the stages, per sample; 0: no steps given */
+    int64_t serial_flops;   /* per sample on every rank: text encoder */
+    int64_t serial_token_flops; /* and for each of its tokens: VAE */
+    int weights_sharded;        /* FSDP: parameters are gathered for each stage */
+    char *source;               /* where the figures come from; NULL: nothing was said */
+    int64_t nweights;           /* derived: parameters of the stages of all repetitions */
+    int64_t passes;             /* derived: of the stages, per sample; 0: no steps given */
 };
 
 /* Everything that follows from the extents, checked. Sentences name the place in the file while `with_marks`. */

@@ -23,17 +23,26 @@ enum {
     MODEL_PATCH_CHANNELS,
     MODEL_FINAL,
     MODEL_SERIAL_FLOPS,
+    MODEL_SERIAL_TOKEN_FLOPS,
     MODEL_WEIGHTS,
     MODEL_KEYS
 };
 static const hd_key model_keys[MODEL_KEYS] = {
-    [MODEL_NAME] = {"model", 1},        [MODEL_SOURCE] = {"source", 0},
-    [MODEL_DTYPE] = {"dtype", 1},       [MODEL_DIMS] = {"dims", 1},
-    [MODEL_TENSORS] = {"tensors", 1},   [MODEL_PATCH] = {"patch", 0},
-    [MODEL_REPEAT] = {"repeat", 0},     [MODEL_STAGES] = {"stages", 1},
-    [MODEL_GUIDANCE] = {"guidance", 0}, [MODEL_STEPS] = {"steps", 0},
-    [MODEL_CACHE] = {"cache", 0},       [MODEL_PATCH_CHANNELS] = {"patch_channels", 0},
-    [MODEL_FINAL] = {"final", 0},       [MODEL_SERIAL_FLOPS] = {"serial_flops", 0},
+    [MODEL_NAME] = {"model", 1},
+    [MODEL_SOURCE] = {"source", 0},
+    [MODEL_DTYPE] = {"dtype", 1},
+    [MODEL_DIMS] = {"dims", 1},
+    [MODEL_TENSORS] = {"tensors", 1},
+    [MODEL_PATCH] = {"patch", 0},
+    [MODEL_REPEAT] = {"repeat", 0},
+    [MODEL_STAGES] = {"stages", 1},
+    [MODEL_GUIDANCE] = {"guidance", 0},
+    [MODEL_STEPS] = {"steps", 0},
+    [MODEL_CACHE] = {"cache", 0},
+    [MODEL_PATCH_CHANNELS] = {"patch_channels", 0},
+    [MODEL_FINAL] = {"final", 0},
+    [MODEL_SERIAL_FLOPS] = {"serial_flops", 0},
+    [MODEL_SERIAL_TOKEN_FLOPS] = {"serial_token_flops", 0},
     [MODEL_WEIGHTS] = {"weights", 0},
 };
 
@@ -302,6 +311,9 @@ static heddle_status read_around(heddle_model *m, const hd_node *const *value)
     HD_TRY(value[MODEL_SERIAL_FLOPS]
                ? hd_node_int(&m->serial_flops, value[MODEL_SERIAL_FLOPS], 1, INT64_MAX, "serial_flops")
                : HEDDLE_OK);
+    HD_TRY(value[MODEL_SERIAL_TOKEN_FLOPS] ? hd_node_int(&m->serial_token_flops, value[MODEL_SERIAL_TOKEN_FLOPS], 1,
+                                                         INT64_MAX, "serial_token_flops")
+                                           : HEDDLE_OK);
     HD_TRY(value[MODEL_WEIGHTS] ? hd_node_choice(&m->weights_sharded, value[MODEL_WEIGHTS], placements, 2, "weights")
                                 : HEDDLE_OK);
     m->guidance = (int)guidance;

@@ -170,6 +170,10 @@ static heddle_status hold_all(heddle_forecast *f, const hd_pricer *p)
 /* Sums do not wrap, they stay at the largest number: then nothing is said, but which stage it is. */
 static heddle_status check_sums(const heddle_forecast *f, const heddle_schedule *s)
 {
+    if (hd_price_ps(f->info.serial_s) == INT64_MAX) {
+        return hd_fail(HEDDLE_ERR_UNSUPPORTED,
+                       "the serial part of a sample would take a rank more than 2^63 picoseconds, which are 106 days");
+    }
     for (int i = 0; i < f->nstages; i++) {
         const char *name = s->stage[i % s->period].name;
         if (f->stage[i].compute_ps == INT64_MAX || f->stage[i].transfer_ps == INT64_MAX) {
@@ -185,6 +189,19 @@ static heddle_status check_sums(const heddle_forecast *f, const heddle_schedule 
     return HEDDLE_OK;
 }
 
+/* Of one sample: its text's rows have the text encoder's products, its own tokens those of the VAE. */
+static double serial_s(const hd_pricer *p)
+{
+    const heddle_model *m = p->model;
+    const double text = m->text_tokens > 0 ? (double)m->text_tokens : 1;
+    double tokens = 1;
+    for (int d = 0; d < m->shape.ndim; d++) {
+        tokens *= d != m->batch_dim && d != m->channel_dim ? (double)m->shape.dim[d].extent : 1;
+    }
+    return hd_price_work_s(p, HD_WORK_PRODUCT, m->dtype, (double)m->serial_flops, text) +
+           hd_price_work_s(p, HD_WORK_PRODUCT, m->dtype, (double)m->serial_token_flops * tokens, tokens);
+}
+
 static heddle_status add_up(heddle_forecast *f, hd_pricer *p, const heddle_schedule *s)
 {
     heddle_status st = HEDDLE_OK;
@@ -198,9 +215,7 @@ static heddle_status add_up(heddle_forecast *f, hd_pricer *p, const heddle_sched
     }
     f->info.transfer_s += seconds(hd_price_gradients_ps(p));
     f->info.time_s = f->info.compute_s + f->info.transfer_s - f->info.hidden_s;
-    f->info.serial_s =
-        hd_price_work_s(p, HD_WORK_PRODUCT, m->dtype, (double)m->serial_flops,
-                        m->text_tokens > 0 ? (double)m->text_tokens : 1); /* once per sample, not in time_s */
+    f->info.serial_s = serial_s(p); /* once per sample, not in time_s */
     f->info.sample_s = m->passes > 0 ? (double)m->passes * f->info.time_s + f->info.serial_s : 0;
     HD_TRY(hold_all(f, p));
     HD_TRY(check_sums(f, s));

@@ -161,6 +161,7 @@ HD_CASE(presets_load)
     "patch_channels: 16\n"                                                                                             \
     "final: {channels: 8}\n"                                                                                           \
     "serial_flops: 5000000000000\n"                                                                                    \
+    "serial_token_flops: 7000000000\n"                                                                                 \
     "weights: sharded\n"                                                                                               \
     "repeat: 2\n"                                                                                                      \
     "stages:\n"                                                                                                        \
@@ -182,7 +183,8 @@ HD_CASE(reads_what_is_only_planned)
     HD_OK(heddle_model_get_info(&info, model));
     assert_string_equal(info.source, "a report, table 3");
     assert_true(info.guidance == 2 && info.steps == 9 && info.cache_every == 2 && info.passes == 5);
-    assert_true(info.patch_channels == 16 && info.final_channels == 8 && info.serial_flops == 5000000000000);
+    assert_true(info.patch_channels == 16 && info.final_channels == 8 && info.serial_flops == 5000000000000 &&
+                info.serial_token_flops == 7000000000);
     assert_true(info.weights_sharded);
     HD_OK(heddle_model_stage(&s, model, 0)); /* dims are b t s c */
     assert_true(s.mixed_dims == 6 && s.mixed_dim == 1 && s.kv_heads == 2 && s.window[1] == 3 && s.window[2] == 0);

@@ -189,6 +189,9 @@ static const bad_case bad_cases[] = {
     {HEAD DIMS TENSORS "final: {channel: 32}\n" STAGES, "did you mean 'channels'?"},
     {HEAD DIMS TENSORS "patch_channels: 0\n" STAGES, "from 1 to"},
     {HEAD DIMS TENSORS "serial_flops: 1e12\n" STAGES, "m.yaml:11:15: 'serial_flops' must be a whole number"},
+    {HEAD DIMS TENSORS "serial_token_flops: 0\n" STAGES, "m.yaml:11:21: 'serial_token_flops' must be from 1 to"},
+    {HEAD DIMS TENSORS "serial_token_flops: 9223372036854775808\n" STAGES, "from 1 to 9223372036854775807"},
+    {HEAD DIMS TENSORS "serial_tokens_flops: 1\n" STAGES, "did you mean 'serial_token_flops'?"},
     {HEAD DIMS TENSORS "weights: split\n" STAGES, "known: replicated, sharded"},
     {HEAD DIMS TENSORS "source: ''\n" STAGES, "1 to 511 bytes, found 0"},
 };
