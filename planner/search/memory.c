@@ -53,78 +53,89 @@ heddle_status hd_search_refuse_memory(const hd_search *s, int64_t least)
         (long long)s->resident, allowed);
 }
 
+static void take_need(hd_needs *out, int64_t need)
+{
+    if (need < out->least) {
+        out->next = out->least;
+        out->least = need;
+    } else if (need < out->next) {
+        out->next = need;
+    }
+}
+
 /* Of one state, of what comes behind it: the least over the states there. */
-static heddle_status least_behind(int64_t *out, hd_search *s, int step, int state, const int64_t *behind)
+static heddle_status least_behind(hd_needs *out, hd_search *s, int step, int state, const hd_needs *behind)
 {
     const hd_row *next = &s->row[s->row_of[step + 1]];
     *out = behind[state];
     for (int i = 0; i < next->nadmitted; i++) {
         int to = next->admitted[i];
-        if (to != state && behind[to] < *out) {
+        if (to != state && behind[to].least < out->next) {
             const hd_priced *edge = NULL;
             heddle_status st = hd_search_edge_price(&edge, s, step + 1, state, to);
             if (st != HEDDLE_OK) {
                 return st;
             }
-            int64_t need = larger(edge->need, behind[to]);
-            *out = need < *out ? need : *out;
+            take_need(out, larger(edge->need, behind[to].least));
+            take_need(out, larger(edge->need, behind[to].next));
         }
     }
     return HEDDLE_OK;
 }
 
-static heddle_status least_of_step(int64_t *here, hd_search *s, int step, const int64_t *behind)
+static heddle_status least_of_step(hd_needs *here, hd_search *s, int step, const hd_needs *behind)
 {
     heddle_status st = HEDDLE_OK;
     const hd_row *row = &s->row[s->row_of[step]];
     for (int i = 0; i < s->nstates; i++) {
-        here[i] = INT64_MAX;
+        here[i] = (hd_needs){INT64_MAX, INT64_MAX};
     }
     for (int i = 0; i < row->nadmitted; i++) {
         int state = row->admitted[i];
-        int64_t rest = 0;
+        hd_needs rest = {0, INT64_MAX};
         if (step + 1 < s->nsteps) {
             HD_TRY(least_behind(&rest, s, step, state, behind));
         } else {
             hd_priced last;
             HD_TRY(hd_search_last_price(&last, s, state));
-            rest = last.need;
+            rest.least = last.need;
         }
         for (int w = row->first[state]; w < row->first[state + 1]; w++) {
             const hd_priced *way = &row->way[w].price;
-            int64_t need = larger(way->need, hd_add_saturated(way->kept, rest));
-            here[state] = need < here[state] ? need : here[state];
+            take_need(&here[state], larger(way->need, hd_add_saturated(way->kept, rest.least)));
+            take_need(&here[state], larger(way->need, hd_add_saturated(way->kept, rest.next)));
         }
     }
 out:
     return st;
 }
 
-static heddle_status least_before(int64_t *out, hd_search *s, const int64_t *first)
+static heddle_status least_before(hd_needs *out, hd_search *s, const hd_needs *first)
 {
     const hd_row *row = &s->row[s->row_of[0]];
-    *out = INT64_MAX;
+    *out = (hd_needs){INT64_MAX, INT64_MAX};
     for (int i = 0; i < row->nadmitted; i++) {
         int state = row->admitted[i];
-        int64_t need = first[state];
+        int64_t before = 0;
         if (s->prologue >= 0 && s->prologue != state) {
             const hd_priced *edge = NULL;
             heddle_status st = hd_search_edge_price(&edge, s, 0, s->prologue, state);
             if (st != HEDDLE_OK) {
                 return st;
             }
-            need = larger(edge->need, need);
+            before = edge->need;
         }
-        *out = need < *out ? need : *out;
+        take_need(out, larger(before, first[state].least));
+        take_need(out, larger(before, first[state].next));
     }
     return HEDDLE_OK;
 }
 
-heddle_status hd_search_least_need(int64_t *out, hd_search *s)
+heddle_status hd_search_least_need(hd_needs *out, hd_search *s)
 {
     heddle_status st = HEDDLE_OK;
     void *memory = NULL;
-    int64_t *need[3] = {NULL, NULL, NULL}; /* of this step, of the one behind, a repetition ago */
+    hd_needs *need[3] = {NULL, NULL, NULL}; /* of this step, of the one behind, a repetition ago */
     size_t bytes = (size_t)s->nstates * sizeof **need;
     for (int i = 0; i < 3; i++) {
         HD_TRY(hd_alloc(&memory, (size_t)s->nstates, sizeof **need, "needs of layouts"));
@@ -132,7 +143,7 @@ heddle_status hd_search_least_need(int64_t *out, hd_search *s)
     }
     for (int step = s->nsteps - 1; step >= 0; step--) {
         HD_TRY(least_of_step(need[0], s, step, need[1]));
-        int64_t *swap = need[0];
+        hd_needs *swap = need[0];
         need[0] = need[1];
         need[1] = swap;
         /* Nothing adds up, and a repetition later nothing has changed: nothing will. */

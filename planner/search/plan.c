@@ -141,14 +141,15 @@ void hd_walk_free(hd_walk *walk)
 static heddle_status take_least_memory(hd_search *s)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t least = 0;
+    hd_needs needs;
     HD_TRY(hd_search_edges(s));
-    HD_TRY(hd_search_least_need(&least, s));
-    if (least > s->cap) {
-        st = hd_search_refuse_memory(s, least);
+    HD_TRY(hd_search_least_need(&needs, s));
+    if (needs.least > s->cap) {
+        st = hd_search_refuse_memory(s, needs.least);
         goto out;
     }
-    s->cap = least;
+    s->next_need = needs.next <= s->cap ? needs.next : INT64_MAX;
+    s->cap = needs.least;
     st = hd_search_fit(s);
 out:
     return st;
@@ -215,7 +216,7 @@ heddle_status hd_search_run(hd_walk *out, int *found, hd_search *s, const hd_cos
 {
     heddle_status st = HEDDLE_OK;
     void *memory = NULL;
-    int64_t least = 0;
+    hd_needs needs;
     int is_hopeless = 0;
     *out = (hd_walk){.cost = hd_cost_none, .second = hd_cost_none};
     *found = 0;
@@ -227,11 +228,11 @@ heddle_status hd_search_run(hd_walk *out, int *found, hd_search *s, const hd_cos
     HD_TRY(walk_any(out, &is_hopeless, s, bound));
     *found = hd_cost_compare(&out->cost, &hd_cost_none) < 0;
     if (!*found && !is_hopeless) {
-        HD_TRY(hd_search_least_need(&least, s));
-        st = least > s->cap ? hd_search_refuse_memory(s, least)
-                            : hd_fail(HEDDLE_ERR_UNSUPPORTED, "a plan of model '%s' %s", s->m->name,
-                                      s->aim.is_time ? "takes more than 2^63 picoseconds, which are 106 days"
-                                                     : "moves more than 2^63 bytes");
+        HD_TRY(hd_search_least_need(&needs, s));
+        st = needs.least > s->cap ? hd_search_refuse_memory(s, needs.least)
+                                  : hd_fail(HEDDLE_ERR_UNSUPPORTED, "a plan of model '%s' %s", s->m->name,
+                                            s->aim.is_time ? "takes more than 2^63 picoseconds, which are 106 days"
+                                                           : "moves more than 2^63 bytes");
     }
 out:
     return st;

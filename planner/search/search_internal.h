@@ -113,6 +113,7 @@ typedef struct hd_search {
     int slack_percent, max_waste_percent;
     int64_t always_ps;      /* of every walk: sums of gradients, where the objective is seconds */
     int64_t resident, cap;  /* bytes of a rank before any stage; that a rank may have besides, INT64_MAX: no limit */
+    int64_t next_need;      /* of objective memory: of the best other walk, as hd_needs has it */
     int nstates;            /* layouts that stages may be in */
     int nlayouts;           /* those, then the prologue's and the epilogue's */
     heddle_layout *layout;  /* [HD_SEARCH_STATES + 2] */
@@ -190,8 +191,11 @@ heddle_status hd_search_edge_of(hd_priced *out, hd_search *search, const hd_walk
 
 /* memory.c: leaves out what passes the cap; HEDDLE_ERR_INFEASIBLE names the stage and both numbers. */
 heddle_status hd_search_fit(hd_search *search);
-/* The least that the fullest rank needs besides what is resident; INT64_MAX: no walk. */
-heddle_status hd_search_least_need(int64_t *out, hd_search *search);
+/* What the fullest rank needs besides what is resident: the least, and that of the best other walk; INT64_MAX: none. */
+typedef struct hd_needs {
+    int64_t least, next;
+} hd_needs;
+heddle_status hd_search_least_need(hd_needs *out, hd_search *search);
 /* What a walk needs. */
 heddle_status hd_search_need(int64_t *out, hd_search *search, const hd_walk *walk);
 heddle_status hd_search_refuse_memory(const hd_search *search, int64_t least);

@@ -71,16 +71,15 @@ double hd_search_value(const hd_search *s, const hd_cost *cost)
 static heddle_status set_certificate(heddle_schedule *schedule, hd_search *s, const hd_walk *walk)
 {
     heddle_status st = HEDDLE_OK;
-    int has_second = hd_cost_compare(&walk->second, &hd_cost_none) < 0;
     HD_TRY(hd_strdup(&schedule->objective, hd_objective_names[s->aim.objective]));
     if (s->aim.objective == HD_OBJECTIVE_MEMORY) {
         schedule->value = (double)hd_add_saturated(s->cap, s->resident);
         schedule->lower_bound = (double)hd_add_saturated(hd_search_least_stage(s), s->resident);
-        schedule->runner_up = has_second ? schedule->value : 0;
+        schedule->runner_up = s->next_need < INT64_MAX ? (double)hd_add_saturated(s->next_need, s->resident) : 0;
         goto out;
     }
     schedule->value = hd_search_value(s, &walk->cost);
-    schedule->runner_up = has_second ? hd_search_value(s, &walk->second) : 0;
+    schedule->runner_up = hd_cost_compare(&walk->second, &hd_cost_none) < 0 ? hd_search_value(s, &walk->second) : 0;
     HD_TRY(hd_search_lower_bound(&schedule->lower_bound, s));
 out:
     if (st == HEDDLE_OK && schedule->lower_bound < schedule->value / 2) {

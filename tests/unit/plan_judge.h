@@ -43,7 +43,7 @@ typedef struct judge {
     const char *force_method;
     sum best, second;
     int found;
-    int64_t least_peak, most_peak;
+    int64_t least_peak, second_peak, most_peak;
 } judge;
 
 static inline sum plus(sum a, sum b)
@@ -124,7 +124,12 @@ static inline void list_edges(judge *j)
 static inline void end_walk(judge *j, sum cost, int64_t peak)
 {
     peak += j->resident;
-    j->least_peak = peak < j->least_peak ? peak : j->least_peak;
+    if (peak < j->least_peak) {
+        j->second_peak = j->least_peak;
+        j->least_peak = peak;
+    } else if (peak < j->second_peak) {
+        j->second_peak = peak;
+    }
     j->most_peak = peak > j->most_peak ? peak : j->most_peak;
     if (j->cap > 0 && peak > j->cap) {
         return;
@@ -170,7 +175,7 @@ static inline void try_all(judge *j, int step, int layout, sum so_far, int64_t k
 static inline void judge_all(judge *j)
 {
     j->found = 0;
-    j->least_peak = INT64_MAX;
+    j->least_peak = j->second_peak = INT64_MAX;
     j->most_peak = 0;
     try_all(j, 0, 0, (sum){{0, 0, 0, 0}}, 0, 0);
 }

@@ -27,7 +27,7 @@ HD_CASE(fits_where_something_fits)
         judge_all(&j);
         j.cap = trial % 7 == 6 ? j.least_peak - 1 : between(j.least_peak, j.most_peak);
         j.options.memory_bytes = j.cap;
-        int64_t least = j.least_peak;
+        const int64_t least = j.least_peak, second = j.second_peak == INT64_MAX ? 0 : j.second_peak;
         judge_all(&j);
         heddle_schedule *s = check_plan(&j, trial);
         if (s == NULL) {
@@ -41,6 +41,7 @@ HD_CASE(fits_where_something_fits)
         j.options.objective = "memory";
         HD_OK(heddle_plan(&s, j.model, &j.mesh, &j.options));
         is_value(info_of(s).value, (double)least, "the least peak", trial);
+        is_value(info_of(s).runner_up, (double)second, "the next peak", trial);
         close_judge(&j, machine, s);
     }
     assert_true(refused > 0);
