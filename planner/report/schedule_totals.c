@@ -118,6 +118,18 @@ const char *report_value(char *out, size_t out_bytes, const char *objective, dou
     return is_of_seconds(objective) ? report_seconds(out, out_bytes, value) : report_si(out, out_bytes, value);
 }
 
+/* With and without the condition, one after the other: a mesh axis may have them only where both are in the batch. */
+static void print_guidance(const schedule_view *v)
+{
+    heddle_model_info m = HEDDLE_EMPTY(heddle_model_info);
+    if (heddle_model_get_info(&m, v->model) == HEDDLE_OK && m.batch_dim >= 0 && m.guidance > 1 && v->nranks > 1 &&
+        m.shape.dim[m.batch_dim].extent % m.guidance != 0) {
+        printf("  its passes with and without the condition are one after the other: --size %s=%lld has them at once,\n"
+               "  and a mesh axis may cut them for 0 bytes\n",
+               m.shape.dim[m.batch_dim].name, (long long)m.shape.dim[m.batch_dim].extent * m.guidance);
+    }
+}
+
 static void print_seconds(const schedule_view *v)
 {
     const heddle_forecast_info *f = &v->of;
@@ -132,6 +144,7 @@ static void print_seconds(const schedule_view *v)
     printf("\n");
     if (f->sample_s > 0) {
         printf("a whole sample: %s\n", report_seconds(all, sizeof all, f->sample_s));
+        print_guidance(v);
     }
 }
 

@@ -50,6 +50,11 @@ says "a bare number" 2 "a number of ranks is said as -n 16" plan hunyuanvideo 16
 says "two sizes" 0 "[b=2 t=30 " plan stdit3-xl2 --mesh sp=2 --size b=2 --size t=30
 says "a bare mesh" 2 "a mesh is said as --mesh sp=16, an extent as --size sp=16" plan hunyuanvideo sp=16
 says "a method alone" 2 "or *=ring for every stage, found 'ring'" plan hunyuanvideo -n 8 --method ring
+one_sample=(plan stdit3-720p-204f -n 8 --machine 8xh100-nvlink)
+says "guidance" 0 "passes with and without the condition are one after the other: --size b=2 has them at once," "${one_sample[@]}"
+says "three samples" 0 "--size b=6 has them at once," "${one_sample[@]}" --size b=3
+says "guidance in the batch" 0 "a whole sample: " "${one_sample[@]}" --size b=2
+! grep -q "one after the other" "$folder/out" || { echo "FAILED guidance in the batch: $(cat "$folder/out")" && failed=1; }
 says "no command" 2 "unknown command 'plans': did you mean plan?" plans hunyuanvideo
 says "a model alone" 2 "unknown command 'hunyuanvideo', which is a model: heddle plan hunyuanvideo -n 8" hunyuanvideo
 for range in 2000000,4 1099511627776,4 1..5:9223372036854775807 16..1 1-16 1..16:0 1..99999999999999999999 ,; do
