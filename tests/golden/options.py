@@ -452,9 +452,9 @@ def try_seconds(command, first, second):
     return f"{command} --seconds: {wanted_s} of them are not spent, {lasted_s:.1f} are: {more}, without {least}"
 
 
-def try_line(command, option, first, second, reads):
+def try_line(asked, command, option, first, second, reads):
     where = f"{command} --{option}"
-    one = ask(command, first)
+    one = asked[command, tuple(first), 0]
     if one[0][0] != 0:
         return f"{where}: {first} fails: {one[0][2]}"
     if isinstance(reads, Fails):
@@ -463,7 +463,7 @@ def try_line(command, option, first, second, reads):
         return None if good else f"{where}: {second} gives {answer[0]} and not '{reads.words}': {answer[2]}"
     if reads is spends:
         return try_seconds(command, first, second)
-    again, other = ask(command, first), ask(command, second)
+    again, other = asked[command, tuple(first), 1], ask(command, second)
     try:
         read = [reads(answer, folder) for answer, folder in (one, again, other)]
     except (ValueError, KeyError, IndexError, OSError) as error:
@@ -487,8 +487,14 @@ def main():
     lines = [(*key, *line) for key, line in TABLE.items()] + [
         (line[0], "and more", *line[1:]) for line in MORE
     ]
+    # What several lines begin with is asked once for all of them, and once again where one must be the same.
+    begins = {(command, tuple(first), 0) for command, _, first, _, _ in lines}
+    begins |= {(command, tuple(first), 1) for command, _, first, _, reads in lines
+               if reads is not spends and not isinstance(reads, Fails)}
+    begins = sorted(begins)
     with ThreadPoolExecutor(4) as pool:
-        wrong += [problem for problem in pool.map(lambda line: try_line(*line), lines) if problem]
+        asked = dict(zip(begins, pool.map(lambda begin: ask(begin[0], list(begin[1])), begins)))
+        wrong += [problem for problem in pool.map(lambda line: try_line(asked, *line), lines) if problem]
     print("\n".join(wrong) if wrong else f"{len(lines)} lines for {len(told)} options")
     return bool(wrong)
 
