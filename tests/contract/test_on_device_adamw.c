@@ -191,6 +191,7 @@ out:
 
 HD_CASE(all_are_told_of_a_device_that_fails)
 {
+    hd_see_processes();
     accident_at *at = hd_shared(sizeof *at);
     heddle_comm_options options = by_nccl(20);
     options.wire = HEDDLE_WIRE_PEER;

@@ -17,19 +17,20 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifdef __SANITIZE_THREAD__
-/* In the place of ThreadSanitizer's own, which note for every thread and every fibre of the emulated devices that it
- * may be ordered by a sleep: for thousands of them that is a third of a test's time. */
+/* Who waits for a device looks every 20 us. An emulated one is slow and has the cores of who waits, for whom to look is
+ * up to half of a test's time: so every 200 us. And ThreadSanitizer's own notes for every thread and every fibre of the
+ * emulated devices that it may be ordered by a sleep: for thousands of them that is a third. */
 __attribute__((visibility("default"))) int nanosleep(const struct timespec *how_long, struct timespec *left)
 {
-    return (int)syscall(SYS_nanosleep, how_long, left);
+    static const struct timespec seldom = {.tv_nsec = 200000};
+    const int is_look = how_long->tv_sec == 0 && how_long->tv_nsec == 20000;
+    return (int)syscall(SYS_nanosleep, is_look ? &seldom : how_long, left);
 }
 
 __attribute__((visibility("default"))) int usleep(useconds_t how_long_us)
 {
     return nanosleep(&(struct timespec){how_long_us / 1000000, how_long_us % 1000000 * 1000}, NULL);
 }
-#endif
 
 enum { PASSED = 0, FAILED = 1, SKIPPED = 77, LINE_BYTES = 512, NOTES_BYTES = 16 * LINE_BYTES };
 
