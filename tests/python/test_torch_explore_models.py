@@ -542,3 +542,30 @@ def test_what_is_refused_of_rows_that_are_alike():
         with pytest.raises(heddle.ArgumentError) as error:
             Attend(**arguments)
         assert "Attend: alike is" in str(error.value), error.value
+
+
+class Around(torch.nn.Module):
+    """Nothing mixes rows, and those of the beginning go round the blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(2 * WIDTH, WIDTH)
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x):
+        first = x = self.first(x)
+        for block in self.blocks:
+            x = x + block(x).relu()
+        return self.last(torch.cat([x, first], -1))
+
+
+def test_rows_that_go_round_blocks_which_mix_nothing():
+    model = Around()
+    plan = ht.explore(model, torch.randn(2, 13, WIDTH)).plan(model, "[sp=2]")
+    assert plan.proof and not any(isinstance(step, Gather) for name, step in plan.apart() if name), str(plan)
+
+
+def test_a_dim_that_nothing_mixes_is_cut_rather_than_one_of_neighbours():
+    model = torch.nn.Sequential(*(torch.nn.Conv2d(WIDTH, WIDTH, (3, 1), padding=(1, 0)) for _ in range(2)))
+    plan = ht.explore(model, torch.randn(2, WIDTH, 9, 7)).plan(model, "[sp=2]")
+    assert plan.proof and "w is cut all the way; nothing mixes it" in plan.why, str(plan)

@@ -27,17 +27,18 @@ def is_near(found: Exploration) -> bool:
 
 
 def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: str, saved: int,
-                within: bool = False, whole: AbstractSet[str] = frozenset(),
-                dims: Sequence[str] = ()) -> Iterator[List[Plan]]:
+                within: bool = False, whole: AbstractSet[str] = frozenset(), dims: Sequence[str] = (),
+                unmixed: bool = False) -> Iterator[List[Plan]]:
     """Of every dim of the arguments, those together, and first, of which the fewest modules want the whole. `within`:
-    from the first stage to the last. `whole`: modules that get the whole, whatever they mix. `dims`: else all."""
+    from the first stage to the last. `whole`: modules that get the whole, whatever they mix. `dims`: else all.
+    `unmixed`: of those alone that nothing mixes, which are else left to stages."""
     from .draft import merged
     drafts: List[_Along] = []
     for dim, is_switching in itertools.product(dims or found.dims, (True, False)):
         draft = _Along(found, model, dim, size, method, saved, is_switching, whole)
         if dim != "b" and (dim in found.sequence() if within else draft.is_sequence()):
             try:
-                draft.make(within)
+                draft.make(within, unmixed)
             except UnsupportedError:
                 continue
             drafts += [] if any(draft.steps == other.steps for other in drafts) else [draft]
@@ -85,12 +86,15 @@ class _Along:
             if self._numbers:
                 yield self.steps + totals
 
-    def make(self, within: bool) -> None:
+    def make(self, within: bool, unmixed: bool) -> None:
         if self._rows < 2:
             raise UnsupportedError(f"{self.dim} has {self._rows} rows that can be cut")
         ends = self._stages() if within else self._model()
-        if not any(isinstance(step, (Attend, Halo, Sums, Switch, Gather)) for _, step in self.steps):
-            raise UnsupportedError(f"nothing mixes {self.dim}")
+        kinds = {type(step) for _, step in self.steps}
+        if kinds.isdisjoint((Attend, Halo, Sums, Switch, Gather)) != unmixed:
+            raise UnsupportedError(f"{'something' if unmixed else 'nothing'} mixes {self.dim}")
+        if not within and not unmixed and kinds.isdisjoint((Attend, Halo, Sums, Switch)):
+            raise UnsupportedError(f"nothing that mixes {self.dim} would do with less than the whole")
         self.steps = self._sizes() + self.steps + ends
 
     def _stages(self) -> Steps:
@@ -124,8 +128,6 @@ class _Along:
         ends = [("", Gather(place, self._text(text), self.dim)) for place, text in self._cut(root, "out").items()]
         for name in self.found.children(""):
             self._visit(name)
-        if not any(isinstance(step, (Attend, Halo, Sums, Switch)) for _, step in self.steps):
-            raise UnsupportedError(f"nothing that mixes {self.dim} would do with less than the whole")
         return ends
 
     def _visit(self, name: str) -> None:

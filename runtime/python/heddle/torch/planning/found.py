@@ -47,7 +47,7 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
         need_followed(found, schedule)
     _need_known(found, mesh, machine, sizes)
     search = _Search(found, model, mesh, size, method, saved_forwards)
-    plan = search.along(False) if schedule is None and is_near(found) else None
+    plan = search.near() if schedule is None else None
     if schedule is not None and any(stage.method in ("halo", "sums") for stage in schedule.stages):
         plan = search.like(schedule)
     if plan is None:
@@ -57,7 +57,7 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
         except UnsupportedError as error:
             search.why = str(error)
     if schedule is None:
-        plan = plan or search.along(True) or search.mended()
+        plan = plan or search.along(True) or search.mended() or search.round()
     if plan is None:
         raise search.refused()
     plan.why += search.unfollowed
@@ -124,9 +124,17 @@ class _Search:
         return UnsupportedError(self.why or f"{found.model} on {self._mesh}: no plan is known where {where}: wanted a "
                                             "module behind the last stage, or its result, with rows of one dim alone")
 
-    def along(self, within: bool) -> Optional[Plan]:
+    def near(self) -> Optional[Plan]:
+        """With rows of neighbours and sums, where these are enough; of a dim that nothing mixes with none."""
+        return (self.along(False, unmixed=True) or self.along(False)) if is_near(self._found) else None
+
+    def round(self) -> Optional[Plan]:
+        """Of stages that nothing mixes a dim from the arguments on, whose rows may go round them."""
+        return self.along(False, unmixed=True) if self._found.stages() else None
+
+    def along(self, within: bool, unmixed: bool = False) -> Optional[Plan]:
         found, model = self._found, self._model
-        for plans in along_plans(found, model, self._size, self._method, self._saved, within):
+        for plans in along_plans(found, model, self._size, self._method, self._saved, within, unmixed=unmixed):
             every = [(quickly(model, plan, found), plan) for plan in plans]
             self._tried += [(plan, proof) for proof, plan in every if not proof]
             for quick, plan in sorted((each for each in every if each[0]), key=lambda each: each[0].bytes_total):
