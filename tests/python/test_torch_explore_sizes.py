@@ -4,7 +4,7 @@ import heddle.torch as ht
 import pytest
 import torch
 import torch.nn.functional as F
-from heddle.torch import Attend, Gather, Halo, Split, Total
+from heddle.torch import Attend, Extent, Gather, Halo, Split, Total
 
 torch.set_num_threads(1)
 
@@ -196,6 +196,53 @@ def test_a_module_that_gets_the_whole_is_told_the_whole_extent():
     for ranks, width in ((2, 24), (4, 24), (3, 20), (5, 8)):
         proof = plan.prove(model, torch.randn(2, 3, 16, width), ranks=ranks)
         assert proof, f"{width} wide: {proof}"
+
+
+class Shaped(torch.nn.Module):
+    """A picture of (h w) rows, by a tuple: neighbours, or all rows in plain products."""
+
+    def __init__(self, is_far):
+        super().__init__()
+        self.taps, self.is_far = torch.nn.Conv2d(WIDTH, WIDTH, 3, padding=1), is_far
+
+    def forward(self, x, size):
+        if self.is_far:
+            y = x.unflatten(1, tuple(size)).transpose(1, 2)
+            return x + (torch.softmax(y @ y.mT, -1) @ y).transpose(1, 2).flatten(1, 2).cumsum(1)
+        return x + self.taps(x.mT.unflatten(2, tuple(size))).flatten(2).mT
+
+
+class Patches(torch.nn.Module):
+    """All rows look at one another, and how many there are is told beside them."""
+
+    def forward(self, x):
+        rows = x.flatten(2).mT
+        return torch.softmax(rows @ rows.mT, -1) @ rows, x.shape[2:]
+
+
+class Sized(torch.nn.Module):
+    def __init__(self, *is_far, first=None):
+        super().__init__()
+        self.first, self.taps = first, torch.nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+        self.blocks = torch.nn.ModuleList(map(Shaped, is_far))
+
+    def forward(self, x, size=None):
+        x = self.taps(x)
+        x, size = self.first(x) if self.first else (x.flatten(2).mT, size or x.shape[2:])
+        for block in self.blocks:
+            x = block(x, size)
+        return x.mT.unflatten(2, tuple(size))
+
+
+@pytest.mark.parametrize("model,size,step", [
+    (Sized(False), [9, 7], ("", Extent("size.0", "h"))),
+    (Sized(False, True), None, ("blocks.1", Total("size.0", "h"))),
+    (Sized(False, first=Patches()), None, ("first", Extent("output.1.0", "h")))])
+def test_numbers_in_tuples_are_those_of_ranks(model, size, step):
+    given = dict(x=torch.randn(1, WIDTH, 9, 7), **({"size": size} if size else {}))
+    plan = ht.explore(model, **given).plan(model, "[sp=2]")
+    assert step in plan.apart() and any(isinstance(each, Halo) for _, each in plan.apart()), str(plan)
+    assert plan.prove(model, ranks=4, **given), str(plan)
 
 
 def test_an_extent_that_is_no_rank_s_is_refused():

@@ -117,14 +117,19 @@ class Counting(torch.nn.Module):
         self.mlp = Mlp()
 
     def forward(self, x, rows):
-        return self.mlp(x).reshape(x.shape[0], rows, WIDTH)
+        return self.mlp(x).reshape(x.shape[0], *rows, WIDTH) if isinstance(rows, tuple) else self.mlp(x).reshape(
+            x.shape[0], rows, WIDTH)
 
 
 class Counted(Rows):
+    def __init__(self, *parts, is_tuple=False):
+        super().__init__(*parts)
+        self.is_tuple = is_tuple
+
     def forward(self, x):
         s, x = x.shape[1], self.first(x)
         for block in self.blocks:
-            x = block(x, s)
+            x = block(x, (s,) if self.is_tuple else s)
         return self.last(x)
 
 
@@ -229,6 +234,7 @@ FAULTS = {
                                                                 Gather("output", "b s c", "s")))],
                    "counts 3 times", "blocks.1"),
     "an extent": (Counted(Counting()), (X,), ends(), "Extent('rows', 's')", "blocks.0"),
+    "an extent in a tuple": (Counted(Counting(), is_tuple=True), (X,), ends(), "Extent('rows.0', 's')", "blocks.0"),
     "no such module": (Rows(Mlp()), (X,), ends(("block.*", Attend("s"))), "no module of Rows is called 'block.*'", ""),
     "no such argument": (Rows(Mlp()), (X,), ends(("blocks.0.up", Split("x", "b s c", "s"))), "has no argument 'x'", ""),
     "attends by nothing": (Rows(Mlp()), (X,), ends(("blocks.0.up", Attend("s"))), "scaled_dot", "blocks.0.up"),

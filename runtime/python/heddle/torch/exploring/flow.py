@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...errors import ArgumentError, UnsupportedError
 from ..key_mask import of_keys, of_scores
-from .trees import fresh, tensors_of
+from .trees import fresh, numbers_of, tensors_of
 
 _FROM = "_heddle_from"
 _None: FrozenSet[int] = frozenset()
@@ -32,7 +32,8 @@ class Call:
     module: str
     given: List[Passed]
     out: List[Passed] = field(default_factory=list)
-    numbers: Dict[str, int] = field(default_factory=dict)  #: arguments that are one
+    numbers: Dict[str, int] = field(default_factory=dict)  #: arguments that are one, `size.0` in a tuple
+    counted: Dict[str, int] = field(default_factory=dict)  #: results that are one
     ended: int = 0  #: place in the order of their ends
 
 
@@ -130,8 +131,8 @@ def flow_of(model: torch.nn.Module, args: Any, kwargs: Mapping[str, Any], stages
             flow.calls.append(Call(name, [
                 Passed(as_argument(at, names), tuple(x.shape), getattr(x, _FROM, _None))
                 for values in (given, named) for at, x in tensors_of(values).items()], numbers={
-                    as_argument(str(at), names): value for at, value in (*enumerate(given), *named.items())
-                    if type(value) is int}))
+                    as_argument(at, names): value for values in (given, named)
+                    for at, value in numbers_of(values).items()}))
 
         def leave(_: Any, given: Any, named: Any, out: Any, name: str = name) -> None:
             within.pop()
@@ -140,6 +141,7 @@ def flow_of(model: torch.nn.Module, args: Any, kwargs: Mapping[str, Any], stages
             results = list(tensors_of(out).items())
             flow.calls[at].out = [Passed(as_output(place), tuple(y.shape), getattr(y, _FROM, _None))
                                   for place, y in results]
+            flow.calls[at].counted = {as_output(place): n for place, n in numbers_of(out).items()}
             if name in stages:
                 for _, y in results:
                     setattr(y, _FROM, frozenset({at}))

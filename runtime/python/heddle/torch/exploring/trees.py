@@ -24,6 +24,14 @@ def tensors_of(value: Any, name: str = "") -> Tensors:
     return found
 
 
+def numbers_of(value: Any, name: str = "") -> Dict[str, int]:
+    """Likewise, of tuples, lists and dicts, where steps can change them."""
+    if type(value) is int:
+        return {name: value}
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (tuple, list)) else ()
+    return {at: n for key, part in parts for at, n in numbers_of(part, f"{name}.{key}" if name else str(key)).items()}
+
+
 def _parts(value: Any) -> Any:
     if isinstance(value, (tuple, list, collections.UserList)):
         return list(enumerate(value))

@@ -154,7 +154,7 @@ class _Cause:
             for argument, value in (seen.numbers if seen else {}).items():
                 has = any(getattr(step, "what", "") == argument for step in self.steps.get(name, []))
                 sizes = [dim for dim in cut if value == self.known.sizes.get(dim)]
-                fits = [dim for dim in cut if 1 < value < self.known.sizes.get(dim, 0)]
+                fits = [dim for dim in cut if 1 < value < self.known.sizes.get(dim, 0) and "." not in argument]
                 if not has and (sizes or fits):
                     dim = (sizes or fits)[0]
                     step = f"Extent('{argument}', '{dim}')" if sizes else f"Count('{argument}', '{dim}')"

@@ -7,7 +7,7 @@ from typing import Any, Callable, Container, Dict, List, Mapping, Optional, Tupl
 import torch
 
 from ..exploring.flow import argument_names, as_argument, as_output
-from ..exploring.trees import Tensors, replaced, tensors_of
+from ..exploring.trees import Tensors, numbers_of, replaced, tensors_of
 from ..exploring.wide import widened
 from ..hooks import around_in
 from ..modules import put_on
@@ -92,8 +92,8 @@ def _results(out: Any) -> Tensors:
 
 
 def _numbers(module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Dict[str, int]:
-    return {name: value for name, value in [*zip(argument_names(module), args), *kwargs.items()]
-            if type(value) is int}
+    names = argument_names(module)
+    return {as_argument(at, names): n for values in (args, kwargs) for at, n in numbers_of(values).items()}
 
 
 def _keep(name: str, module: torch.nn.Module, whole: Dict[str, List[Tuple[Tensors, Tensors]]]) -> None:

@@ -13,6 +13,7 @@ from ...errors import UnsupportedError
 from ..attending import Attend
 from ..exploring.exploration import Exploration, Module
 from ..exploring.rows import is_of_pairs, words_of
+from ..exploring.trees import numbers_of
 from ..halo import Halo, Numbered
 from ..modules import Extent, Gather, Sizes, Split, Switch, Total
 from ..sums import NORMS, Sums
@@ -57,6 +58,7 @@ class _Along:
         self.steps: Steps = []
         self._numbers: Steps = []
         self._totals: Steps = []
+        self._counts: Steps = []  # of numbers in tuples, and of those that a module returns which has the whole
         self._named: Set[str] = set()  # dims that texts have beside this one
         extents = [n for n in (module.extents.get(dim, 0) for module in found.modules.values())
                    if n > 0 and (n % found.dims[dim] == 0 or found.dims[dim] % n == 0)]
@@ -80,11 +82,13 @@ class _Along:
         return ", ".join(f"{count} by {kind}" for kind, count in counts.items() if count) or "nothing mixes it"
 
     def ways(self) -> Iterator[Steps]:
-        """Numbers of rows may be the model's own, or be given to it; and their number, where a module has the whole."""
-        for totals in ([], self._totals) if self._totals else ([],):
-            yield self.steps + self._numbers + totals
+        """Numbers of rows may be the model's own, or be given to it; and their number, where a module has the whole, or
+        where it stands in a tuple, which may say something else."""
+        for chosen in itertools.product(*([[], more] if more else [[]] for more in (self._totals, self._counts))):
+            extents = list(itertools.chain(*chosen))
+            yield self.steps + self._numbers + extents
             if self._numbers:
-                yield self.steps + totals
+                yield self.steps + extents
 
     def make(self, within: bool, unmixed: bool) -> None:
         if self._rows < 2:
@@ -109,8 +113,7 @@ class _Along:
             given, extents = self._cut(module, "given"), module.extents
             self.steps += [(call.module, Split(at.name, self._text(given[at.name]), self.dim)) for at in call.given
                            if not at.stages and at.name in given]
-            self.steps += [(call.module, Extent(name, self.dim)) for name, value in call.numbers.items()
-                           if self._is_extent(value, extents)]
+            self._add_extents(call.module, [name for name, n in call.numbers.items() if self._is_extent(n, extents)])
         for name in dict.fromkeys(call.module for call in calls):
             self._visit(name)
         last = self.found[calls[-1].module] if calls else None
@@ -121,14 +124,19 @@ class _Along:
         root = self.found[""]
         self.steps = [("", Split(name, self._whole(text), self.dim))
                       for name, text in sorted(self._cut(root, "given").items(), key=lambda each: "(" in each[1])]
-        self.steps += [("", Extent(name, self.dim)) for name, value in self.found.given[1].items()
-                       if type(value) is int and value == self.found.dims[self.dim] and self._unit == 1]
+        if self._unit == 1:
+            numbers = numbers_of(self.found.given[1]).items()
+            self._add_extents("", [name for name, n in numbers if n == self.found.dims[self.dim]])
         if not self.steps:
             raise UnsupportedError(f"no argument has {self.dim}")
         ends = [("", Gather(place, self._text(text), self.dim)) for place, text in self._cut(root, "out").items()]
         for name in self.found.children(""):
             self._visit(name)
         return ends
+
+    def _add_extents(self, module: str, names: Sequence[str]) -> None:
+        for name in names:
+            (self._counts if "." in name else self.steps).append((module, Extent(name, self.dim)))
 
     def _visit(self, name: str) -> None:
         module = self.found[name]
@@ -156,13 +164,14 @@ class _Along:
 
     def _visit_each(self, module: Module, children: List[str]) -> None:
         """Where steps cannot say it of one of them, all of the module has the whole."""
-        lists = list(self.steps), list(self._numbers), list(self._totals)
+        lists = list(self.steps), list(self._numbers), list(self._totals), list(self._counts)
         before = *lists, self.gathers, self._pairs, set(self._named)
         try:
             for child in children:
                 self._visit(child)
         except UnsupportedError:
-            self.steps, self._numbers, self._totals, self.gathers, self._pairs, self._named = before
+            (self.steps, self._numbers, self._totals, self._counts, self.gathers, self._pairs,
+             self._named) = before
             self.steps = [step for step in self.steps if step[0] != module.name] + self._gathered(module)
 
     def _visit_numbers(self, name: str) -> None:
@@ -221,8 +230,11 @@ class _Along:
         self.gathers += 1
         self._pairs += any(each[3] for side in sides for each in self._tensors(module, side))
         call = next((call for call in self.found.flow.calls if call.module == name), None)
-        self._totals += [(name, Total(at, self.dim)) for at, value in (call.numbers if call else {}).items()
-                         if self._is_extent(value, module.extents)]
+        if call:
+            self._totals += [(name, Total(at, self.dim)) for at, n in call.numbers.items()
+                             if self._is_extent(n, module.extents)]
+            self._counts += [(name, Extent(at, self.dim)) for at, n in call.counted.items()
+                             if self._is_extent(n, module.extents)]
         given, out = (self._cut(module, side).items() for side in sides)
         return [*((name, Gather(at, self._text(text), self.dim)) for at, text in given),
                 *((name, Split(at, self._text(text), self.dim)) for at, text in out)]
