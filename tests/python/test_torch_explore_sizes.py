@@ -245,6 +245,20 @@ def test_numbers_in_tuples_are_those_of_ranks(model, size, step):
     assert plan.prove(model, ranks=4, **given), str(plan)
 
 
+@pytest.mark.parametrize("model,sizes,h,w,dim", [
+    (torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Conv2d(WIDTH, WIDTH, 3, padding=1), torch.nn.GroupNorm(2, WIDTH))
+                           for _ in range(2))), "h=18,w=35", 18, 35, "w"),
+    (Sized(False, first=Patches()), "s=252", 18, 14, "h")])
+def test_bytes_are_those_of_the_extents_that_are_asked_for(model, sizes, h, w, dim):
+    """A row of neighbours has all columns, so of more columns than rows it is columns that are cut."""
+    found = ht.explore(model, torch.randn(1, WIDTH, 9, 7))
+    assert "h is cut all the way" in found.plan(model, "[sp=2]").why
+    plan = found.plan(model, "[sp=2]", sizes=sizes)
+    sent = plan.prove(model, torch.randn(1, WIDTH, h, w), ranks=2, gradients=False).bytes_total
+    assert f"{dim} is cut all the way" in plan.why, str(plan)
+    assert plan.why.endswith(f"; with {sizes} about {sent} bytes go on 2 ranks"), (sent, str(plan))
+
+
 def test_an_extent_that_is_no_rank_s_is_refused():
     model, x = Picture().eval(), torch.randn(2, 3, 16, 22)
     steps = [("", (Split("picture", "b _ (h 2) _", "h"), Gather("output", "b (h _) _", "h"))),

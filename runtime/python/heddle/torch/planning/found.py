@@ -17,6 +17,7 @@ from ..exploring.exploration import Exploration
 from ..modules import Split
 from ..proving import Proof
 from .along import along_plans, is_near
+from .asked import Asked
 from .draft import Draft
 from .mended import mended_plan, mended_steps
 from .plan import Plan, lines_of
@@ -46,7 +47,7 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
     if schedule is not None:
         need_followed(found, schedule)
     _need_known(found, mesh, machine, sizes)
-    search = _Search(found, model, mesh, size, method, saved_forwards)
+    search = _Search(found, model, mesh, size, method, saved_forwards, Asked(found, sizes))
     plan = search.near() if schedule is None else None
     if schedule is not None and any(stage.method in ("halo", "sums") for stage in schedule.stages):
         plan = search.like(schedule)
@@ -65,6 +66,7 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
         _told(plan, found, model, mesh, machine, sizes, schedule)
     if plan.schedule is not None:
         plan.why += _uncounted(plan, plan.schedule) + sent_of(found, plan, axis)
+    plan.why += search.asked.said(plan, plan.proof) if plan.proof else ""
     return plan
 
 
@@ -108,9 +110,10 @@ def _told(plan: Plan, found: Exploration, model: torch.nn.Module, mesh: str, mac
 class _Search:
     """Plans of one model, until one holds."""
 
-    def __init__(self, found: Exploration, model: torch.nn.Module, mesh: str, size: int, method: str, saved: int):
+    def __init__(self, found: Exploration, model: torch.nn.Module, mesh: str, size: int, method: str, saved: int,
+                 asked: Asked):
         self._found, self._model, self._mesh, self._size = found, model, mesh, size
-        self._method, self._saved = method, saved
+        self._method, self._saved, self.asked = method, saved, asked
         self._tried: List[Tuple[Plan, Proof]] = []
         self.why = self.unfollowed = ""
 
@@ -137,7 +140,8 @@ class _Search:
         for plans in along_plans(found, model, self._size, self._method, self._saved, within, unmixed=unmixed):
             every = [(quickly(model, plan, found), plan) for plan in plans]
             self._tried += [(plan, proof) for proof, plan in every if not proof]
-            for quick, plan in sorted((each for each in every if each[0]), key=lambda each: each[0].bytes_total):
+            every = [each for each in every if each[0]]
+            for quick, plan in sorted(every, key=lambda each: self.asked.bytes_of(each[1], each[0])):
                 plan.proof = self._proved(plan, quick)
                 if plan.proof:
                     return plan
@@ -240,7 +244,7 @@ class _Search:
         """It, or one that cuts a dim from the first stage to the last, with neighbours and sums."""
         other = self.along(True)
         return other if other and other.proof and plan.proof and (
-            other.proof.bytes_total < plan.proof.bytes_total) else plan
+            self.asked.bytes_of(other, other.proof) < self.asked.bytes_of(plan, plan.proof)) else plan
 
 
 def _differs(wanted: Schedule, seen: Schedule) -> str:
