@@ -11,6 +11,7 @@ import types
 import numpy
 import pytest
 import torch
+from torch._ops import DispatchKey, HigherOrderOperator
 
 import heddle
 import heddle.torch as ht
@@ -18,6 +19,9 @@ from heddle.torch.exploring.kept import written_by
 
 torch.set_num_threads(1)
 WIDTH = 8
+OPERATORS = torch.library.Library("heddle_tests", "DEF")
+OPERATORS.define("filled(Tensor(a!) x) -> ()")
+OPERATORS.impl("filled", lambda x: (x.fill_(0.1), None)[1], "CPU")
 
 
 class Attending(torch.nn.Module):
@@ -136,6 +140,8 @@ WRITES = {
     "it in place": lambda module, x: module.last.weight.__itruediv__(module.last.weight.clone()),
     "it as a result": lambda module, x: torch.full((WIDTH, WIDTH), 0.1, out=module.last.weight.detach()),
     "by its name": lambda module, x: torch.nn.init.constant_(tensor=module.last.weight, val=0.1),
+    "by an operator": lambda module, x: torch.ops.heddle_tests.filled(module.last.weight.detach()),
+    "in place of a result": torch.no_grad()(lambda module, x: torch.nn.functional.relu(module.last.weight, inplace=True)),
     "several of them": lambda module, x: torch._foreach_clamp_max_(list(module.last.parameters()), 0.05),
     "a gradient": lambda module, x: setattr(module.weight, "grad", torch.ones(2)),
     "whether there is one": lambda module, x: module.weight.requires_grad_(False),
@@ -278,10 +284,29 @@ def test_a_parameter_that_is_only_read_is_not_written(read):
 
 @pytest.mark.parametrize("name,own", [("its data", "weight"), ("a part of it", "weight"), ("it in place", "weight"),
                                       ("it as a result", "weight"), ("by its name", "weight"),
+                                      ("by an operator", "weight"), ("in place of a result", "weight"),
                                       ("several of them", "weight bias")])
 def test_a_parameter_that_is_written(name, own):
     wanted = {f"blocks.0.last.{each}" for each in own.split()}
     assert written_by(Model(Written(name)), (torch.randn(2, 5, WIDTH),), {}) == wanted
+
+
+class Twice(HigherOrderOperator):
+    """As torch.cond and flex_attention are, which no mode of torch knows by itself."""
+
+    def __init__(self):
+        super().__init__("heddle_tests_twice")
+        self.py_impl(DispatchKey.CPU)(lambda x: x * 2)
+        self.fallthrough(DispatchKey.AutogradCPU)
+
+    def __call__(self, x):
+        return super().__call__(x)
+
+
+def test_operators_of_a_higher_order():
+    operator, model = Twice(), Model(torch.nn.Linear(WIDTH, WIDTH))
+    model.blocks[0].forward = lambda input: operator(input)
+    assert ht.explore(model, torch.randn(2, 5, WIDTH))["blocks.0"].free == ("b", "s")
 
 
 class Crowd(torch.nn.Module):

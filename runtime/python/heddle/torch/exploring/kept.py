@@ -9,15 +9,12 @@ from types import MappingProxyType
 from typing import AbstractSet, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Tuple
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .held import Held, is_same, memory_of
 from .trees import fresh, tensors_of
 
 _TINY = 1e-3  #: parameters below are as zero: the scales of layers that begin as nothing
-#: what Python has for writing, as in `x += y` and `x[0] = y`
-_SETTING = frozenset(("__setitem__", *(f"__i{name}__" for name in (
-    "add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"))))
 _writing: "weakref.WeakKeyDictionary[torch.nn.Module, AbstractSet[str]]" = weakref.WeakKeyDictionary()
 
 
@@ -84,8 +81,8 @@ def _is_at(p: torch.Tensor, data: torch.Tensor) -> bool:
 @contextlib.contextmanager
 def writing(model: torch.nn.Module, written: Dict[torch.Tensor, torch.Tensor]) -> Iterator[None]:
     """`written` gets the parameters that are written to within, and what they were: those of a module, whatever writes
-    to them while it runs, and of any other what torch's own functions write. Beside them there is memory for the
-    parameters of the modules that are running."""
+    to them while it runs, and of any other what operators of torch write, and others that say so. Beside them there is
+    memory for the parameters of the modules that are running."""
     running: List[List[Tuple[torch.Tensor, torch.Tensor, torch.Tensor]]] = []
 
     def enter(module: torch.nn.Module, _: Any) -> None:
@@ -123,9 +120,11 @@ def written_by(model: torch.nn.Module, args: Any, kwargs: Any) -> AbstractSet[st
     return _writing[model]
 
 
-class _Writes(TorchFunctionMode):
-    """Before a function writes to memory of parameters: a module may write to those of another one, which does not
-    run."""
+class _Writes(TorchDispatchMode):
+    """Before an operator writes to memory of parameters, whoever calls it: a module may write to those of another one,
+    which does not run."""
+
+    supports_higher_order_operators = True  #: conditions, flex_attention: what they call is seen by itself
 
     def __init__(self, model: torch.nn.Module, written: Dict[torch.Tensor, torch.Tensor]):
         super().__init__()
@@ -134,12 +133,12 @@ class _Writes(TorchFunctionMode):
             if is_wide(p) and memory_of(p):
                 self._at.setdefault(memory_of(p), []).append((p, p.data))
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        is_in_place = name in _SETTING or name.endswith("_") and not name.endswith("__")
-        first = args[:1] or kwargs if is_in_place else ()  # the others are read
-        for x in tensors_of((first, kwargs.get("out"))).values():
+        arguments = func._schema.arguments if isinstance(func, torch._ops.OpOverload) else ()
+        writes = [args[at] if at < len(args) else kwargs.get(each.name) for at, each in enumerate(arguments)
+                  if each.alias_info is not None and each.alias_info.is_write]
+        for x in tensors_of(writes).values():
             for p, data in self._at.get(memory_of(x), ()):
                 if p not in self._written:
                     self._written[p] = data.clone()
