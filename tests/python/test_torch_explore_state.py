@@ -11,6 +11,7 @@ import types
 import numpy
 import pytest
 import torch
+import torch.nn.functional as F
 from torch._ops import DispatchKey, HigherOrderOperator
 
 import heddle
@@ -34,7 +35,7 @@ class Attending(torch.nn.Module):
     def forward(self, x):
         TOUCH[type(self.state)](self, x)
         q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
-        return x + self.last(torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        return x + self.last(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
 class Model(torch.nn.Module):
@@ -141,7 +142,7 @@ WRITES = {
     "it as a result": lambda module, x: torch.full((WIDTH, WIDTH), 0.1, out=module.last.weight.detach()),
     "by its name": lambda module, x: torch.nn.init.constant_(tensor=module.last.weight, val=0.1),
     "by an operator": lambda module, x: torch.ops.heddle_tests.filled(module.last.weight.detach()),
-    "in place of a result": torch.no_grad()(lambda module, x: torch.nn.functional.relu(module.last.weight, inplace=True)),
+    "in place of a result": torch.no_grad()(lambda module, x: F.relu(module.last.weight, inplace=True)),
     "several of them": lambda module, x: torch._foreach_clamp_max_(list(module.last.parameters()), 0.05),
     "a gradient": lambda module, x: setattr(module.weight, "grad", torch.ones(2)),
     "whether there is one": lambda module, x: module.weight.requires_grad_(False),
