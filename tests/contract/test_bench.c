@@ -342,7 +342,7 @@ HD_CASE(who_has_no_memory_tells_the_other)
     options.deadline_ms = hd_test_limit_ns(5) / 1000000;
     lost *l = hd_shared(sizeof *l);
     int failed = 0;
-    for (int passed = 0; passed < 3; l->nth += hd_step()) {
+    for (int passed = 0; passed < 3; l->nth += hd_call_step()) {
         l->nth += l->nth == 0;
         l->heard = 0;
         HD_OK(heddle_run_ranks_with(2, "shm", &options, lost_rank, l));

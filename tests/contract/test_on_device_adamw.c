@@ -195,7 +195,7 @@ HD_CASE(all_are_told_of_a_device_that_fails)
     accident_at *at = hd_shared(sizeof *at);
     heddle_comm_options options = by_nccl(20);
     options.wire = HEDDLE_WIRE_PEER;
-    for (at->call = 1; !at->is_last; at->call += hd_step()) {
+    for (at->call = 1; !at->is_last; at->call += hd_call_step()) {
         at->comes = 0;
         HD_OK(heddle_run_ranks_with(2, "shm", &options, broken_step, at));
     }

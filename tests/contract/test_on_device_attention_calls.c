@@ -202,7 +202,7 @@ HD_CASE(calls_of_cuda_that_fail_say_so)
     int64_t calls = -sim.calls(), failed = 0;
     HD_OK(run_life());
     calls += sim.calls();
-    for (int64_t n = calls / 5; n <= calls; n += (calls / 24 + 1) * hd_step()) {
+    for (int64_t n = calls / 5; n <= calls; n += (calls / 24 + 1) * hd_call_step()) {
         sim.set_unseen(1);
         sim.fail_at(n, 999);
         const heddle_status st = run_life();
@@ -213,7 +213,8 @@ HD_CASE(calls_of_cuda_that_fail_say_so)
         }
         failed += st != HEDDLE_OK;
     }
-    assert_true(failed > 0 || hd_step() > 1); /* few of them may all be ends of what was made, which nobody hears of */
+    assert_true(failed > 0 ||
+                hd_call_step() > 1); /* few of them may all be ends of what was made, which nobody hears of */
     HD_OK(run_life());
 }
 

@@ -173,7 +173,7 @@ HD_CASE(calls_that_fail_say_so)
     int64_t calls = device.calls();
     (void)bench(&t, 0, HEDDLE_PRODUCT_OUTER, 2);
     calls = device.calls() - calls;
-    for (int64_t n = 1; n <= calls; n += APART * (int64_t)hd_step()) {
+    for (int64_t n = 1; n <= calls; n += APART * (int64_t)hd_call_step()) {
         device.fail_at(n, 999);
         const heddle_status st = heddle_bench_product(&out, t.p.block, 0, HEDDLE_PRODUCT_OUTER, 2, 0);
         device.fail_at(0, 0);

@@ -367,7 +367,7 @@ HD_CASE(each_call_that_fails_says_so)
     HD_OK(whole_life(comm, &options, memory));
     calls = sim.calls() - calls;
     int failed = 0;
-    for (int64_t n = 1; n <= calls; n += (int64_t)APART * hd_step()) {
+    for (int64_t n = 1; n <= calls; n += (int64_t)APART * hd_call_step()) {
         sim.fail_at(n, 999);
         const heddle_status st = whole_life(comm, &options, memory);
         sim.fail_at(0, 0);

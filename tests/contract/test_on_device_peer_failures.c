@@ -245,13 +245,13 @@ out:
 HD_CASE(others_are_told)
 {
     int failed = 0;
-    for (fails_at = 1; fails_at <= CALLS; fails_at += hd_step()) {
+    for (fails_at = 1; fails_at <= CALLS; fails_at += hd_call_step()) {
         over = 0;
         long_ms = 5 * hd_test_limit_ns(4) / 1000000;
         run_on(RANKS, "threads", "cuda", HEDDLE_WIRE_PEER, one_call_fails);
         failed += ended[0] != HEDDLE_OK && ended[1] != HEDDLE_OK;
     }
-    assert_true(failed > CALLS / 4 / hd_step() && left < failed);
+    assert_true(failed > CALLS / 4 / hd_call_step() && left < failed);
     if (left > 0) {
         hd_leaves(held_up);
     }

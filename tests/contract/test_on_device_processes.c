@@ -288,7 +288,7 @@ static heddle_status each_fails(heddle_comm *comm, void *arg)
     HD_TRY(device_sim_get(&sim));
     heddle_comm_options_init(&options);
     options.deadline_ms = 20000;
-    for (int n = 0; n <= MOST_CALLS; n += STEP * hd_step()) { /* 0: none fails */
+    for (int n = 0; n <= MOST_CALLS; n += STEP * hd_call_step()) { /* 0: none fails */
         char key[40];
         heddle_comm *own = NULL;
         snprintf(key, sizeof key, "fails-%d-%d", (int)getppid(), n);
@@ -306,7 +306,7 @@ static heddle_status each_fails(heddle_comm *comm, void *arg)
         CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(5));
         HD_TRY(heddle_comm_barrier(comm));
     }
-    CHECK(failed > MOST_CALLS / 15 / hd_step() && (elsewhere > 0 || hd_step() > 1));
+    CHECK(failed > MOST_CALLS / 15 / hd_call_step() && (elsewhere > 0 || hd_call_step() > 1));
     st = HEDDLE_OK;
 out:
     return st;

@@ -296,7 +296,7 @@ HD_CASE(every_call_fails_once)
         for (int rank = 0; rank < 4; rank += 3) {
             heddle_status st = HEDDLE_ERR_TRANSPORT;
             int n = 1;
-            for (; st != HEDDLE_OK && n < 200; n += hd_step()) {
+            for (; st != HEDDLE_OK && n < 200; n += hd_call_step()) {
                 char where[64];
                 snprintf(where, sizeof where, "fault(fail=%d@%d):%s", n, rank, transports[t]);
                 forget();
@@ -337,7 +337,7 @@ HD_CASE(every_allocation_of_a_run_fails_once)
     for (size_t t = 0; t < 1 + 2 * HD_SEES_PROCESSES; t++) {
         heddle_status st = HEDDLE_ERR_NOMEM;
         long n = 1;
-        for (; st != HEDDLE_OK && n < 1000; n += hd_step()) {
+        for (; st != HEDDLE_OK && n < 1000; n += hd_call_step()) {
             forget();
             hd_alloc_fail_at(n);
             st = run_to_their_end(4, transports[t], busy_rank, &none);

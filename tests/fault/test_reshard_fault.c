@@ -277,7 +277,7 @@ HD_CASE(every_transport_call_may_fail)
         heddle_comm_options options;
         heddle_comm_options_init(&options);
         options.force_messages = i >= 4;
-        int told = 0, n = 1, step = (i >= 4 ? 3 : 1) * hd_step();
+        int told = 0, n = 1, step = (i >= 4 ? 3 : 1) * hd_call_step();
         heddle_status st = HEDDLE_ERR_TRANSPORT;
         for (; n < 1000 && st != HEDDLE_OK; n += step) {
             char transport[64];
@@ -331,7 +331,7 @@ HD_CASE(nobody_copies_after_a_failure)
         options.force_messages = i >= 3;
         heddle_status st = HEDDLE_ERR_TRANSPORT;
         int n = 1;
-        for (; n < 2000 && st != HEDDLE_OK; n += i < 3 ? hd_step() : 1 + n / 4) {
+        for (; n < 2000 && st != HEDDLE_OK; n += i < 3 ? hd_call_step() : 1 + n / 4) {
             char transport[64];
             snprintf(transport, sizeof transport, "fault(fail=%d@1):%s", n, i < 3 ? "threads" : "tcp");
             st = heddle_run_ranks_with(RANKS, transport, &options, unmap_after_failure, lines[i % 3]);

@@ -257,7 +257,7 @@ HD_CASE(killed_at_every_call_while_lines_are_made)
     for (int victim = 0; victim < RANKS; victim++) {
         long at = 1;
         while (at < 60 && is_killed_at(victim, at)) {
-            at += hd_step();
+            at += hd_call_step();
         }
         assert_true(at > 6);
     }

@@ -218,13 +218,23 @@ int hd_goes(const char *name, ...)
     for (const char *c = text; *c != 0; c++) {
         hash = hash * 33 + (unsigned char)*c;
     }
-    return (hash * 0x9e3779b97f4a7c15u >> 32) % 100 < (uint64_t)percent_of_rounds();
+    int percent = percent_of_rounds();
+    return percent >= 30 || (hash * 0x9e3779b97f4a7c15u >> 32) % 100 < (uint64_t)percent;
 }
 
 int hd_step(void)
 {
     int percent = percent_of_rounds();
     return percent >= 15 ? 1 : 15 / percent;
+}
+
+int hd_call_step(void)
+{
+#ifdef __SANITIZE_ADDRESS__
+    return 1;
+#else
+    return hd_step();
+#endif
 }
 
 static double seconds_now(void)

@@ -87,10 +87,13 @@ void hd_not_here(const char *tag, const char *reason, ...) __attribute__((format
 /* How many of `n` rounds of one kind to go: HEDDLE_TEST_ROUNDS percent of them (all), but one at the least. For random
  * draws and repetitions only: what each round tries must not depend on how many there are. */
 int hd_rounds(int n);
-/* Does this case of a list go? HEDDLE_TEST_ROUNDS percent of them do, by name (as of printf), always the same. */
+/* Does this case of a list go? All from 30 percent of the rounds on; else that many percent of them, by name (as of
+ * printf), always the same. */
 int hd_goes(const char *name, ...) __attribute__((format(printf, 1, 2)));
-/* How far a sweep over the n-th call steps: every call from 15 percent of the rounds on, else fewer. */
+/* How far a sweep over what may be had steps: one by one from 15 percent of the rounds on, else further. Over the n-th
+ * call that fails: every one under AddressSanitizer, which alone sees what a failing call leaves behind. */
 int hd_step(void);
+int hd_call_step(void);
 /* ThreadSanitizer sees nothing of what goes between processes: there cases whose ranks are processes of one thread each
  * leave them to the other builds. */
 #ifdef __SANITIZE_THREAD__
