@@ -225,6 +225,39 @@ ended()
 """, 3)
 
 
+def test_a_failure_beside_an_exchange_is_told_at_once(tmp_path):
+    fork(tmp_path, COMMON + """
+x, comm, began = draw(1, 2, 4, 6), hc.comm_of(), time.time()
+y = hc.all_to_all(x, 2, 1)
+refused(heddle.MismatchError, "they wait for one another", hc.all_to_all, x, 2, 1, async_op=rank == 0)
+assert hc.comm_of(failed="one alone has a handle") is comm
+same(hc.all_to_all(x, 2, 1, async_op=True).wait(), y)
+for at in (0, 1, 0):
+    if rank == at:
+        handle = None
+        why = "a bad request"
+    else:
+        handle = hc.all_to_all(x, 2, 1, async_op=True)
+        if at == 1:  # else it is left alone
+            refused(heddle.PeerError, "a bad request", handle.wait)
+        why = "its handle"
+    assert hc.comm_of(failed=why) is comm
+    same(hc.all_to_all(x, 2, 1, async_op=True).wait(), y)
+    if handle is not None:
+        refused(heddle.PeerError, "", handle.wait)
+left = [hc.all_to_all(x, 2, 1, async_op=True) for _ in range(50)]  # under way while all give up
+assert hc.comm_of(failed="no more of these") is comm
+same(hc.all_to_all(x, 2, 1, async_op=True).wait(), y)
+same(hc.all_to_all(x, 2, 1), y)
+if rank == 0:  # alone: as if its making had ended on one rank
+    hc.groups._seconds.clear()
+assert hc.comm_of(failed="one has none") is comm
+same(hc.all_to_all(x, 2, 1, async_op=True).wait(), y)
+assert time.time() - began < 20 * SCALE
+ended()
+""", 2)
+
+
 def test_a_rank_is_killed_and_the_others_go_on(tmp_path):
     fork(tmp_path, COMMON + """
 living = dist.new_group([0, 1])

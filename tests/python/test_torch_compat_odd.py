@@ -251,15 +251,39 @@ for words, call in (
         ("handle is a int, wanted a dict", lambda: hds.single_all_to_all(y, 2, 1, 0, world, True, 3)),
         ("rotary_pos_emb has 3 rows", lambda: hds.DistributedAttention(attend, world, 2, 1)(
             y, y, y, 0, (torch.ones(3, 1, 1, 8),) * 2)),
+        *(("async_op is ", lambda on=on: hc.all_to_all(y, 2, 1, async_op=on))
+          for on in (y, np.ones(2), "a", [1], meta)),
+        ("async_op is 'x'", lambda: hds.single_all_to_all(y, 2, 1, 0, world, "x")),
+        ("saved_forwards is 1000000000000", lambda: hc.attention(y, y, y, None, world, saved_forwards=10 ** 12)),
+        ("wanted 1048576 at most", lambda: hc.attention(y, y, y, None, world, saved_forwards=10 ** 30)),
+        ("go together: wanted [b, s, h, d] of one dtype", by(joint=(y, y.to("meta"), y.to("meta")))),
+        ("go together", lambda: hc.qkv_to_heads(y, y.to("meta"), y.to("meta"))),
+        *((f"a tensor of {x.layout}, wanted a dense one", lambda x=x, call=call: call(x))
+          for x in (y.to_sparse(), y.to_mkldnn()) for call in (
+              lambda x: hc.split(x, 1), lambda x: hc.all_to_all(x, 2, 1),
+                  lambda x: hv.split_from_second_dim(x, 2, world), lambda x: hv.gather_from_second_dim(x, 2, world))),
+        *((f"{name} is (2, 4, 6, 8), wanted ", lambda name=name, call=call: call(**{name: y.to_sparse()}))
+          for name in "qkv" for call in (
+              lambda q=y, k=y, v=y: hc.by_heads(attend, q, k, v), lambda q=y, k=y, v=y: hc.lasp(q, k, v, [.1] * 4))),
+        *((f"the method is {method!r}, wanted a word", lambda method=method: hc.lasp(y, y, y, [.1] * 4, method=method))
+          for method in (["lasp"], {}, None, 3)),
         ("attend returned a str", lambda: hc.by_heads(lambda *_: "x", y, y, y)),
         ("attend returned (2, 2, ", lambda: hc.by_heads(lambda q, k, v: q[:, :2], y, y, y))):
     refused(heddle.ArgumentError, words, call)
 for words, call in (
         ("not torch.float8_e4m3fn, and those of 2", lambda: hc.attention(*(y.to(torch.float8_e4m3fn),) * 3)),
         ("window_size is ", lambda: hy.UlyssesAttention(world)(y, y, y, window_size=torch.tensor([3, 3]))),
+        *(("scatter_idx and gather_idx are ", lambda dim=dim, kind=kind: kind(scatter_idx=dim))
+          for dim in (y, np.array([2, 2]), "a", None, 2.0) for kind in (
+              hy.LongContextAttention, hy.LongContextAttentionQKVPacked, hy.UlyssesAttention)),
         ("alibi_slopes is ", lambda: hy.UlyssesAttention(world)(y, y, y, alibi_slopes=np.zeros(4)))):
     refused(heddle.UnsupportedError, words, call)
 plain = hc.attention(y, y, y)
+swapped = hc.all_to_all(y, 2, 1)
+for on in (torch.tensor(True), np.bool_(True), 1, np.array([True])):
+    same(hc.all_to_all(y, 2, 1, async_op=on).wait(), swapped)
+for off in (torch.tensor(False), None, 0):
+    same(hc.all_to_all(y, 2, 1, async_op=off), swapped)
 for more in (dict(chunks=np.int64(1)), dict(causal=None), dict(causal=np.bool_(False)),
              dict(causal=torch.tensor(False)), dict(saved_forwards=np.int64(2)),
              dict(scale=np.float64(8) ** -0.5), dict(sizes=np.array([4] * size))):

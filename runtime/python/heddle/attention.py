@@ -39,9 +39,14 @@ def check_method(name: str) -> None:
     _method(lib.heddle_attention_method_parse, name)
 
 
+_SAVED_MAX = 1 << 20
+
+
 def check_saved(what: str, saved_forwards: int) -> None:
-    if not isinstance(saved_forwards, int) or saved_forwards < 1:
+    if not isinstance(saved_forwards, int) or isinstance(saved_forwards, bool) or saved_forwards < 1:
         raise ArgumentError(f"{what}: saved_forwards is {saved_forwards!r}, wanted 1 at least")
+    if saved_forwards > _SAVED_MAX:
+        raise ArgumentError(f"{what}: saved_forwards is {saved_forwards}, wanted {_SAVED_MAX} at most")
 
 
 def _arrays(places: Sequence[Place]) -> List[Any]:

@@ -347,6 +347,8 @@ class Comm(OfThisProcess):
         return family
 
     def _attention(self, kind: Any, problem: str, method: str, dtype: Optional[str], options: Dict[str, Any]) -> Any:
+        if not isinstance(method, str):
+            raise ArgumentError(f"{problem}: the method is {method!r}, wanted a word")
         frozen = _frozen({**_defaults(kind), **options})
         text = self._text(f"{problem} -> *", dtype)
         return self._kept(self._attentions, (kind, text, method, frozen),

@@ -6,7 +6,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import torch
 import torch.distributed as dist
 
-from ...attention import Attention
+from ...attention import Attention, check_saved
 from ...errors import ArgumentError, UnsupportedError
 from ...options import scale_of
 from ..attention_op import attention as planned, nothing_of, of_family
@@ -14,7 +14,7 @@ from ..blocks import accumulated
 from ..eager import static
 from ..key_mask import with_key_mask
 from .exchange import all_to_all, gather, ranks_of, split
-from .groups import balanced, checked, comm_of, is_length, rank_of
+from .groups import balanced, checked, comm_of, flag_of, is_length, rank_of
 from .heads import check_qkv, heads_of, heads_to_rows, qkv_to_heads
 
 _ROWS, _HEADS = 1, 2  #: of [b, s, h, d]
@@ -49,7 +49,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: 
     _need_scores(q, saved_forwards)
     if joint is None and joint_mask is not None:
         raise ArgumentError("attention: joint_mask without joint")
-    causal = _flag("causal", causal)
+    causal = flag_of("attention: causal", causal)
     if joint is not None:
         if not isinstance(joint, (list, tuple)) or len(joint) != 3:
             raise ArgumentError(f"attention: joint is a {type(joint).__name__}, wanted q, k and v")
@@ -58,7 +58,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: 
             raise ArgumentError("attention: joint rows have no place in a causal sequence")
     if ulysses_group is None and ring_group is None:
         ulysses_group = dist.group.WORLD
-    width, return_lse = static(q.shape[3]), _flag("return_lse", return_lse)
+    width, return_lse = static(q.shape[3]), flag_of("attention: return_lse", return_lse)
     q, joint, scale = _scaled(q, joint, scale, width)
     if key_mask is not None or joint_mask is not None:
         q, k, v = _masked((q, k, v), key_mask, scale)
@@ -85,8 +85,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ulysses_group: 
 def _need_scores(q: torch.Tensor, saved_forwards: Any) -> None:
     if not q.is_floating_point() or q.dtype.itemsize < 2:
         raise UnsupportedError(f"attention stores floating numbers, not {q.dtype}, and those of 2 bytes at least")
-    if not torch.compiler.is_compiling() and (not is_length(saved_forwards) or saved_forwards < 1):
-        raise ArgumentError(f"attention: saved_forwards is {saved_forwards!r}, wanted 1 at least")
+    if not torch.compiler.is_compiling():
+        check_saved("attention", int(saved_forwards) if is_length(saved_forwards) else saved_forwards)
     if q.shape[3] == 0:
         raise ArgumentError(f"attention: q is {tuple(q.shape)}, and heads without width have no scores")
 
@@ -97,15 +97,6 @@ def _need_beside(q: torch.Tensor, joint: _Tensors) -> None:
     if (x.dtype, x.device, x.shape[0]) != (q.dtype, q.device, q.shape[0]):
         raise ArgumentError(f"attention: joint is {x.dtype}{tuple(x.shape)} on {x.device} beside {q.dtype}"
                             f"{tuple(q.shape)} on {q.device}: wanted one dtype, one device and as many samples")
-
-
-def _flag(name: str, given: Any) -> bool:
-    if given is None or isinstance(given, (bool, int)):
-        return bool(static(given))
-    is_one = isinstance(given, torch.Tensor) and given.numel() == 1 and not given.is_meta
-    if not is_one and not isinstance(given, torch.SymBool) and getattr(given, "size", None) != 1:
-        raise ArgumentError(f"attention: {name} is {given!r}, wanted True or False")
-    return bool(given)
 
 
 def _scaled(q: torch.Tensor, joint: Any, scale: Any, width: int) -> Tuple[torch.Tensor, Any, Any]:

@@ -14,7 +14,7 @@ from ..ones import filled, held
 from ..reshard import _switch_out, keep_order, packed, resharded
 from ..texts import texts_of
 from .handle import Handle, started
-from .groups import balanced, checked, comm_of, dim_of, group_of
+from .groups import balanced, checked, comm_of, dim_of, flag_of, group_of
 
 _WHOLE = -1  #: in the place of a dim: every rank has all of it
 
@@ -48,6 +48,7 @@ def all_to_all(x: torch.Tensor, scatter_dim: int, gather_dim: int, group: Any = 
         raise ArgumentError(f"all_to_all: scatter_dim and gather_dim are both dim {scatter}")
     to = balanced(x.shape[scatter], ranks) if scatter_sizes is None else checked("scatter_sizes", scatter_sizes, ranks)
     of = [x.shape[gather]] * ranks if gather_sizes is None else checked("gather_sizes", gather_sizes, ranks)
+    async_op = flag_of("all_to_all: async_op", async_op)
     if out is not None and not isinstance(out, torch.Tensor):
         raise ArgumentError(f"all_to_all: out is a {type(out).__name__}, wanted a tensor")
     if out is None and not async_op:

@@ -12,7 +12,9 @@ import torch.distributed as dist
 from ...comm import Comm
 from ...errors import ArgumentError, PeerError, UnsupportedError
 from ...options import of_numbers
-from ..process_group import from_process_group
+from ..eager import static
+from ..process_group import beside, from_process_group
+from .side import settle
 
 _Kept = Tuple[Any, Comm]  #: a weak reference to the group, and its communicator
 
@@ -31,36 +33,56 @@ def comm_of(group: Any = None, *, failed: Optional[str] = None) -> Comm:
     """
     group = group_of(group)
     if failed is not None:
-        for kept in (_kept, _seconds):
-            _recovered(kept, group, failed)
-    return _of(_kept, group)
+        _recover(group, failed)
+    return _of(_kept, group, lambda: from_process_group(group))
 
 
 def second_of(group: Any) -> Comm:
-    """A second one of the same ranks, for one thread more."""
-    return _of(_seconds, group_of(group))
+    """A second one of the same ranks, for one thread more. They meet by the first one: where some are elsewhere all are
+    told."""
+    group = group_of(group)
+    return _of(_seconds, group, lambda: beside(comm_of(group), group))
 
 
-def _of(kept: Dict[int, _Kept], group: Any) -> Comm:
+def _of(kept: Dict[int, _Kept], group: Any, made: Callable[[], Comm]) -> Comm:
+    found, key = _in(kept, group), id(group)
+    if found is None:
+        found = made()
+        kept[key] = weakref.ref(group, lambda _: kept.pop(key, None)), found
+    return found
+
+
+def _in(kept: Dict[int, _Kept], group: Any) -> Optional[Comm]:
     found = kept.get(id(group))
-    if found is not None and found[0]() is group and not found[1]._state.is_closed:
-        return found[1]
-    comm, key = from_process_group(group), id(group)
-    kept[key] = weakref.ref(group, lambda _: kept.pop(key, None)), comm
-    return comm
+    return None if found is None or found[0]() is not group or found[1]._state.is_closed else found[1]
 
 
-def _recovered(kept: Dict[int, _Kept], group: Any, why: str) -> None:
-    found = kept.get(id(group))
-    if found is None or found[0]() is not group or found[1].closed:
-        return
-    comm = found[1]
+def _recover(group: Any, why: str) -> None:
+    first, second = _in(_kept, group), _in(_seconds, group)
+    for comm in (first, second):
+        if comm is not None:
+            comm.abort(why)  # others may wait in either
+    if second is not None:
+        settle(second)
+    is_everywhere = False
     try:
-        comm.reset(why)
+        have = first.allgather(bytes([second is not None])) if first is not None and _goes_on(first) else []
+        is_everywhere = all(map(any, have))
+    finally:
+        if second is not None and not is_everywhere:  # it was made on some ranks only, or one has died
+            second.close()
+    if second is not None and not second.closed:
+        _goes_on(second)
+
+
+def _goes_on(comm: Comm) -> bool:
+    try:
+        comm.reset()
     except (PeerError, UnsupportedError) as error:
         comm.close()
         if isinstance(error, PeerError):
             raise
+    return not comm.closed
 
 
 @torch.compiler.assume_constant_result
@@ -98,6 +120,8 @@ def sizes_of(length: int, group: Any = None) -> List[int]:
 def tensor_of(x: torch.Tensor) -> torch.Tensor:
     if not isinstance(x, torch.Tensor):
         raise ArgumentError(f"a {type(x).__name__}, wanted a tensor of torch")
+    if x.layout is not torch.strided:
+        raise ArgumentError(f"a tensor of {x.layout}, wanted a dense one")
     return x
 
 
@@ -131,6 +155,15 @@ def is_length(size: Any) -> bool:
     """Is it a whole number from 0 on?"""
     is_number = isinstance(size, (int, numbers.Integral, torch.SymInt)) and not isinstance(size, bool)
     return is_number and bool(size >= 0)
+
+
+def flag_of(name: str, given: Any) -> bool:
+    if given is None or isinstance(given, (bool, int)):
+        return bool(static(given))
+    is_one = isinstance(given, torch.Tensor) and given.numel() == 1 and not given.is_meta
+    if not is_one and not isinstance(given, torch.SymBool) and getattr(given, "size", None) != 1:
+        raise ArgumentError(f"{name} is {given!r}, wanted True or False")
+    return bool(given)
 
 
 def shared(name: str, length: Any, ranks: int) -> Sequence[Any]:

@@ -3,7 +3,6 @@ device a stream beside the program's."""
 from __future__ import annotations
 
 import functools
-import queue
 import threading
 import weakref
 from typing import Any, Callable, Optional, Tuple
@@ -14,9 +13,9 @@ from ...comm import Comm
 from ..moved import check_device
 from ..reshard import resharded
 from .groups import second_of
+from .side import put
 
 _sides: "weakref.WeakKeyDictionary[Comm, Any]" = weakref.WeakKeyDictionary()
-_queues: "weakref.WeakKeyDictionary[Comm, queue.SimpleQueue[Any]]" = weakref.WeakKeyDictionary()
 
 
 class Handle:
@@ -105,7 +104,7 @@ def started(x: torch.Tensor, line: str, back: str, comm: Comm, group: Any) -> Ha
     second = second_of(group)
     handle = Handle()
     handle._x, handle._way = x, (line, back, comm)
-    _queue_of(second).put(functools.partial(handle._run, functools.partial(resharded, x.detach(), line, back, second)))
+    put(second, functools.partial(handle._run, functools.partial(resharded, x.detach(), line, back, second)))
     return handle
 
 
@@ -116,21 +115,3 @@ def _side_of(comm: Comm, device: torch.device) -> Any:
         _sides[comm] = torch.cuda.Stream(device, priority=-1)
     return _sides[comm]
 
-
-def _queue_of(comm: Comm) -> "queue.SimpleQueue[Any]":
-    found = _queues.get(comm)
-    if found is None:
-        found = _queues[comm] = queue.SimpleQueue()
-        weakref.finalize(comm, found.put, None)
-        # No thread that the end of the process waits for: the communicator is closed there, which ends its call.
-        threading.Thread(target=_work, args=(found,), name="heddle exchanges", daemon=True).start()
-    return found
-
-
-def _work(jobs: "queue.SimpleQueue[Any]") -> None:
-    while True:
-        job = jobs.get()
-        if job is None:
-            return
-        job()
-        del job  # and with it the communicator, while nothing is to do

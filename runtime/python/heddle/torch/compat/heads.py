@@ -86,8 +86,8 @@ def _dims(attend: Any, qkv: Sequence[torch.Tensor], scatter_dim: int, gather_dim
     if not callable(attend):
         raise ArgumentError(f"by_heads: attend is a {type(attend).__name__}, wanted a function of q, k and v")
     for name, x in zip("qkv", qkv):
-        if not isinstance(x, torch.Tensor) or x.dim() != qkv[0].dim():
-            raise ArgumentError(f"by_heads: {name} is {shown(x)}, wanted three tensors of as many dims")
+        if not isinstance(x, torch.Tensor) or x.dim() != qkv[0].dim() or x.layout is not torch.strided:
+            raise ArgumentError(f"by_heads: {name} is {shown(x)}, wanted three tensors of as many dims, dense")
     scatter, gather = dim_of(qkv[0], scatter_dim), dim_of(qkv[0], gather_dim)
     q, k, v = (x.shape[scatter] for x in qkv)
     if scatter == gather or k != v or (q % k if k else q):
@@ -158,8 +158,9 @@ def check_qkv(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor) or x.dim() != 4 or x.layout is not torch.strided:
             raise ArgumentError(f"{name}: wanted a tensor [b, s, h, d], dense")
-    if k.shape != v.shape or k.dtype != v.dtype or q.dtype != k.dtype or q.shape[:2] != k.shape[:2] or \
-            q.shape[3] != k.shape[3] or (q.shape[2] % k.shape[2] if k.shape[2] else q.shape[2]):
+    if k.shape != v.shape or not (q.dtype == k.dtype == v.dtype and q.device == k.device == v.device) or \
+            q.shape[:2] != k.shape[:2] or q.shape[3] != k.shape[3] or \
+            (q.shape[2] % k.shape[2] if k.shape[2] else q.shape[2]):
         raise ArgumentError(f"q {q.dtype}{tuple(q.shape)}, k {k.dtype}{tuple(k.shape)} and v {v.dtype}"
                             f"{tuple(v.shape)} do not go together: wanted [b, s, h, d] of one dtype, of k and v alike, "
                             "whose heads divide those of q")

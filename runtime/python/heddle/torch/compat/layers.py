@@ -9,6 +9,7 @@ import torch.distributed as dist
 from ...errors import ArgumentError, UnsupportedError
 from ...options import plain
 from .attend import attention
+from .groups import is_length
 from .heads import by_heads, shown
 
 
@@ -80,8 +81,7 @@ class OverGroups(torch.nn.Module):
 
     def __init__(self, ulysses_group: Any, ring_group: Any, dims: Tuple[int, int], ring: str = "basic"):
         super().__init__()
-        if dims != (2, 1):
-            raise UnsupportedError(f"scatter_idx and gather_idx are {dims}, wanted 2 and 1: of [b, s, h, d]")
+        _need_dims(dims, (2, 1), "[b, s, h, d]")
         if not isinstance(ring, str) or not ring.startswith("basic"):
             raise UnsupportedError(f"ring_impl_type is {ring!r}, wanted 'basic': a rank's rows follow one another")
         self.ulysses_pg, self.ring_pg = ulysses_group, ring_group
@@ -101,8 +101,7 @@ class PackedOverGroups(torch.nn.Module):
     """The same of q, k and v in one tensor [b, rows of this rank, 3, h, d]."""
 
     def __init__(self, ulysses_group: Any, ring_group: Any, dims: Tuple[int, int], ring: str = "basic"):
-        if dims != (3, 1):
-            raise UnsupportedError(f"scatter_idx and gather_idx are {dims}, wanted 3 and 1: of [b, s, 3, h, d]")
+        _need_dims(dims, (3, 1), "[b, s, 3, h, d]")
         super().__init__()
         self.attention = OverGroups(ulysses_group, ring_group, (2, 1), ring)
 
@@ -150,6 +149,11 @@ def heads_first(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, uly
         raise ArgumentError(f"joint_strategy is {strategy!r}, wanted 'front' or 'rear'")
     o = rows_first(*attention(q, k, v, ulysses_group, ring_group, causal=is_causal, joint=rows_first(*joint)))
     return torch.cat(o if strategy == "rear" else o[::-1], 2)
+
+
+def _need_dims(dims: Tuple[Any, Any], wanted: Tuple[int, int], form: str) -> None:
+    if not all(map(is_length, dims)) or dims != wanted:
+        raise UnsupportedError(f"scatter_idx and gather_idx are {dims}, wanted {wanted[0]} and {wanted[1]}: of {form}")
 
 
 def _without(window_size: Any = None, **given: Any) -> None:

@@ -33,8 +33,10 @@ def lasp(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: Any, group: 
     method  "lasp2" gathers states, "lasp" hands them from rank to rank, "scan" adds them up in log2(ranks) steps
     """
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, torch.Tensor) or x.dim() != 4 or x.shape[1] == 0 or x.shape[3] == 0:
-            raise ArgumentError(f"lasp: {name} is {shown(x)}, wanted a tensor [b, h, n, d] with heads and a width")
+        if not isinstance(x, torch.Tensor) or x.dim() != 4 or not x.shape[1] * x.shape[3] or \
+                x.layout is not torch.strided:
+            raise ArgumentError(f"lasp: {name} is {shown(x)}, wanted a tensor [b, h, n, d] with heads and a width, "
+                                "dense")
     ranks, slopes = ranks_of(group), _numbers(slopes)
     rows = [q.shape[2]] * ranks if sizes is None else checked("sizes", sizes, ranks)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
