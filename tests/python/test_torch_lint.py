@@ -85,6 +85,15 @@ class Normed(torch.nn.Module):
         return x + self.norm(x.transpose(1, 2)).transpose(1, 2)
 
 
+class Batched(torch.nn.Module):
+    def __init__(self, norm=torch.nn.BatchNorm1d):
+        super().__init__()
+        self.norm = norm(WIDTH)
+
+    def forward(self, x):
+        return x + self.norm(x.transpose(1, 2)).transpose(1, 2)
+
+
 class Sums(torch.nn.Module):
     def forward(self, x):
         return x.cumsum(1)
@@ -216,6 +225,10 @@ FAULTS = {
     "too few taps": (Rows(Mlp(), Taps(5)), (X,), ends(("blocks.*.conv", Halo("input", "b c s", "s", 1))),
                      "mixes rows of s", "blocks.1.conv"),
     "norm": (Rows(Mlp(), Normed()), (X,), ends(), "Sums('s') at", "blocks.1.norm"),
+    "batches": (Rows(Mlp(), Batched()), (X,), ends(), "(BatchNorm1d) is in training, where it takes means over rows "
+                "of s", "blocks.1.norm"),
+    "batches by sums": (Rows(Mlp(), Batched()), (X,), ends(("blocks.*.norm", ht.Sums("s"))), "model.eval(), or",
+                        "blocks.1.norm"),
     "sums of nothing": (Rows(Mlp()), (X,), ends(("blocks.0.up", ht.Sums("s"))), "called no group_norm", "blocks.0.up"),
     "sums": (Rows(Mlp(), Sums()), (X,), ends(), "(causal)", "blocks.1"),
     "attention": (Rows(Attention()), (X,), ends(), "Attend('s') at 'blocks.0'", "blocks.0"),
@@ -295,6 +308,9 @@ RIGHT = {
     "neighbours": (Rows(Mlp(), Taps(), Mlp()), (X,), ends(("blocks.*.conv", Halo("input", "b c s", "s", 1)))),
     "sums": (Rows(Mlp(), Normed(), Mlp()), (X,), ends(("blocks.*.norm", ht.Sums("s")))),
     "rows of rows": (Rows(Mlp(), Folded(2)), (FOLDED,), folded()),
+    "means that were learned": (Rows(Mlp(), Batched().eval()), (X,), ends()),
+    "batches of the whole": (Rows(Mlp(), Batched()), (X,), [("blocks.0", (Split("x", "b s c", "s"),
+                                                                          Gather("output", "b s c", "s")))]),
     "text": (Masked(Cross()), (X, TEXT), ends()),
     "an argument that nobody uses": (Masked(Ignoring()), (X, MASK), ends()),
     "experts": (Rows(Mlp(), Experts()), (X,), ends()),
