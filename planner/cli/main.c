@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 int cli_exit_code(heddle_status status)
@@ -89,7 +90,7 @@ static int refuse_command(const char *typed)
 {
     int index = 0;
     for (const cli_command *command = cli_commands; command->name != NULL; command++) {
-        if (cli_is_near(command->name, typed)) {
+        if (strcasecmp(command->name, typed) == 0 || cli_is_near(command->name, typed)) {
             return cli_usage_error("unknown command '%s': did you mean %s? (try: heddle help)", typed, command->name);
         }
     }

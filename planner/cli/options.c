@@ -160,7 +160,7 @@ static const char *other_name(const cli_command *command, const char *typed)
         {"ranks",
          " nproc np gpus num-gpus ngpus n-gpus nproc-per-node nproc_per_node world-size num-ranks processes N "},
         {"memory", " mem gpu-memory vram "},
-        {"mesh", " topology devices shape "},
+        {"mesh", " topology devices shape n ranks "},
         {"machine", " m cluster hardware hw "},
         {"output", " out O "},
         {"size", " sizes dims s "},

@@ -74,8 +74,8 @@ void report_analysis(const run_report *report, const schedule_view *plan)
                (double)way.sum.forward_ns * 1e-9);
     printf("\nbytes are of the rank that sends most, times measured of the slowest one, in the fastest of %" PRId64
            " passes\n"
-           "memory: %s predicted for a rank's arrays, %s here, where all layers have the same weights;\n"
-           "  %s at the peak of a process, which holds its program, too\n",
+           "memory predicted for a rank's arrays: %s, and %s of this run, whose layers have the same weights;\n"
+           "memory measured: %s at the peak of a process, which holds its program, too\n",
            task->passes, report_si(all, sizeof all, (double)plan->of.memory.total),
            report_si(held, sizeof held, (double)held_by_run(report, plan)),
            report_si(peak, sizeof peak, (double)run_report_most(report, RUN_TOTAL_PEAK_BYTES)));

@@ -15,7 +15,7 @@ says "candidates" 0 "2 of 36 ways were run" "${small[@]}" 2 --transport shm
 says "fewer candidates" 0 "1 of 6 ways was run" "${small[@]}" 1 --force t.attn=t@sp/ring
 says "not run" 2 "goes with --analyze" plan "$tiny" --mesh sp=2 --candidates 2
 if have_mpi; then
-    says "mpi" 0 "memory: " plan "$tiny" --mesh sp=2 --analyze --transport mpi
+    says "mpi" 0 "memory measured: " plan "$tiny" --mesh sp=2 --analyze --transport mpi
 fi
 if command -v python3 >/dev/null; then
     python3 "$HEDDLE_SOURCE/tests/golden/analyze.py" || failed=1

@@ -56,6 +56,8 @@ says "three samples" 0 "--size b=6 has them at once," "${one_sample[@]}" --size 
 says "guidance in the batch" 0 "a whole sample: " "${one_sample[@]}" --size b=2
 ! grep -q "one after the other" "$folder/out" || { echo "FAILED guidance in the batch: $(cat "$folder/out")" && failed=1; }
 says "no command" 2 "unknown command 'plans': did you mean plan?" plans hunyuanvideo
+says "a command in capitals" 2 "unknown command 'Plan': did you mean plan?" Plan hunyuanvideo
+says "ranks of one stage" 2 "'-n': unknown option; did you mean --mesh?" simulate attention "b=1 s=64 h=4 d=16" -n 8
 says "a model alone" 2 "unknown command 'hunyuanvideo', which is a model: heddle plan hunyuanvideo -n 8" hunyuanvideo
 for range in 2000000,4 1099511627776,4 1..5:9223372036854775807 16..1 1-16 1..16:0 1..99999999999999999999 ,; do
     says "sweep -n $range" 2 "--ranks wants FIRST..LAST, FIRST..LAST:STEP or numbers with commas" sweep stdit3-xl2 -n $range
