@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STEP = 4, MANY_RANKS = 64 /* are asked for on the plan's mesh alone, or it would take long */ };
+enum { STEP = 4, MANY_RANKS = 16 /* are asked for on the plan's mesh alone, or it would take long */ };
 
 static const double closely = 1.002;    /* two factors that are one */
 static const double no_less = 1 - 1e-9; /* picoseconds of every stage are rounded */
@@ -182,7 +182,7 @@ void cli_print_changes(const cli_changes *changes)
         if (c->times > 0) {
             snprintf(line, sizeof line, "%s %.3g times as %s: %s", of, c->times, way, c->change);
         } else {
-            snprintf(line, sizeof line, "%s up to %d times as %s: this plan", of, CHANGES_RATE, way);
+            snprintf(line, sizeof line, "%s 4, 16 or %d times as %s: this plan", of, CHANGES_RATE, way);
         }
         printf("  ");
         report_wrap(stdout, line, 2, 4, REPORT_COLUMNS);
@@ -196,7 +196,11 @@ void cli_print_changes_json(const cli_changes *changes)
     for (int i = 0; i < changes->count; i++) {
         const cli_change *c = &changes->list[i];
         printf("%s{", i > 0 ? ",\n  " : "\n  ");
-        report_json_string("class", c->link != NULL ? c->link : "all", ", ");
+        if (c->link != NULL) {
+            report_json_string("class", c->link, ", ");
+        } else {
+            printf("\"class\": null, ");
+        }
         report_json_string("way", c->is_faster ? "faster" : "slower", ", ");
         if (c->times > 0) {
             printf("\"times\": %.15g, ", c->times);

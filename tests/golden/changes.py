@@ -66,7 +66,7 @@ def closed_form(folder):
             machine = one_link(f"{folder}/one.yaml", rate)
             words = model, "--mesh", "sp=2", "--prologue", "*", "--machine", machine
             found = {c["way"]: c for c in ask("explain", *words)["changes"]}
-            need(f"{way} than {times} classes", {c["class"] for c in found.values()} == {"all"}, found)
+            need(f"{way} than {times} classes", {c["class"] for c in found.values()} == {None}, found)
             need(f"but not {way}", all(c["times"] is None for c in found.values() if c["way"] != way), found)
             if times > 64:
                 need(f"{way} than {times}", found[way]["times"] is None, found)
@@ -105,7 +105,7 @@ links:
 
 def beside(folder, words, change, plan, times):
     """By how much the best plan is less than the one that was told of, where links are so much slower or faster."""
-    scaled = LINKS if change["class"] == "all" else [change["class"]]
+    scaled = LINKS if change["class"] is None else [change["class"]]
     factor = times if change["way"] == "faster" else 1 / times
     on = ["--machine", two_links(f"{folder}/other.yaml", scaled, factor)]
     best = ask("plan", *words, *on)

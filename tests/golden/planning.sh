@@ -111,9 +111,9 @@ says "what other links change" 0 "the best plan if links were slower or faster:
   links 16 times as slow: [sp=16] instead of [r=2 u=8]
   links 14 times as fast: [sp=16] instead of [r=2 u=8]
   nvlink 35.5 times as slow: [sp=16] instead of [r=2 u=8]
-  nvlink up to 64 times as fast: this plan
+  nvlink 4, 16 or 64 times as fast: this plan
   ib400 15.3 times as slow: attn by ulysses instead of usp
-  ib400 up to 64 times as fast: this plan" explain hunyuanvideo -n 16 $two
+  ib400 4, 16 or 64 times as fast: this plan" explain hunyuanvideo -n 16 $two
 says "on one mesh, one class" 0 "the best plan on this mesh if links were slower or faster:
   links 60.3 times as slow" explain stdit3-3b --mesh sp=8 --machine 8xh100-nvlink
 
