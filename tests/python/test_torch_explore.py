@@ -229,9 +229,29 @@ def test_the_model_file_is_read_by_the_planner(tmp_path):
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):
-    (tmp_path / "mine.py").write_text("import torch\n\ndef made():\n    return torch.nn.Sequential(torch.nn.Linear("
-                                      "3, 4)), (torch.randn(2, 7, 3),)\n\ndef three():\n    return 3\n\ndef none():\n"
-                                      "    pass\n\ndef wanting(what):\n    pass\n\nnumber = 3\n")
+    (tmp_path / "mine.py").write_text("""
+import torch
+
+number = 3
+
+def made():
+    return torch.nn.Sequential(torch.nn.Linear(3, 4)), (torch.randn(2, 7, 3),)
+
+def wide():
+    return made()[0], {"input": torch.randn(2, 7, 4)}
+
+def numbered():
+    return made()[0], {1: torch.randn(2, 7, 3)}
+
+def three():
+    return 3
+
+def none():
+    pass
+
+def wanting(what):
+    pass
+""")
     (tmp_path / "broken.py").write_text("1 / 0\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -242,6 +262,9 @@ def test_the_command(tmp_path, monkeypatch, capsys):
                               (["mine:none"], 2, "returned a NoneType, wanted a model and"),
                               (["mine:wanting"], 2, "missing 1 required positional argument: 'what': wanted a function "
                                                     "without arguments"),
+                              (["mine:wide"], 2, "'mine:wide': Sequential raises RuntimeError: "),
+                              (["mine:wide"], 2, ": wanted arguments that its forward takes"),
+                              (["mine:numbered"], 2, "returned arguments [1], wanted their names"),
                               (["mine:number"], 2, "is not callable: wanted a function"),
                               (["broken:made"], 2, "the import of broken raises ZeroDivisionError: division by zero"),
                               (["nowhere:made"], 2, "No module named 'nowhere': wanted a module that Python finds"),

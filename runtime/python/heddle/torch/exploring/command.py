@@ -40,6 +40,8 @@ def _made(name: str) -> Tuple[Any, Any]:
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], (Mapping, tuple)):
         raise ArgumentError(f"'{name}' returned a {type(made).__name__}, wanted a model and a dict or a tuple of its "
                             "arguments")
+    if isinstance(made[1], Mapping) and not all(isinstance(argument, str) for argument in made[1]):
+        raise ArgumentError(f"'{name}' returned arguments {[*made[1]]}, wanted their names")
     return made
 
 
@@ -73,10 +75,14 @@ class _Bar:
 def _explored(name: str) -> Tuple[Any, Exploration]:
     model, given = _made(name)
     bar = _Bar(model)
+    args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
     try:
-        if isinstance(given, Mapping):
-            return model, explore(model, progress=bar, **given)
-        return model, explore(model, *given, progress=bar)
+        return model, explore(model, *args, **{"progress": bar, **kwargs})
+    except Error:
+        raise
+    except Exception as error:  # whatever the model raises
+        raise ArgumentError(f"'{name}': {type(model).__name__} raises {type(error).__name__}: {error}: wanted "
+                            "arguments that its forward takes") from error
     finally:
         bar.close()
 
