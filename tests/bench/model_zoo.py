@@ -221,6 +221,37 @@ def wan_decoder():
         latents_std=[1.0] * 4).decoder, dict(x=R(1, 4, 3, 6, 10))
 
 
+def i2vgenxl():
+    return diffusers.I2VGenXLUNet(
+        sample_size=8, in_channels=4, out_channels=4, block_out_channels=(8, 16), norm_num_groups=2,
+        cross_attention_dim=16, layers_per_block=1, attention_head_dim=4, num_attention_heads=2,
+        down_block_types=("CrossAttnDownBlock3D", "DownBlock3D"),
+        up_block_types=("UpBlock3D", "CrossAttnUpBlock3D")), dict(
+        sample=R(2, 4, 5, 8, 12), timestep=torch.tensor([3, 3]), fps=torch.tensor([7, 7]),
+        image_latents=R(2, 4, 5, 8, 12), image_embeddings=R(2, 16), encoder_hidden_states=R(2, 6, 16))
+
+
+def uvit():
+    return diffusers.UVit2DModel(
+        hidden_size=16, cond_embed_dim=12, micro_cond_encode_dim=4, micro_cond_embed_dim=20, encoder_hidden_size=12,
+        vocab_size=20, codebook_size=18, in_channels=16, block_out_channels=16, num_res_blocks=1, block_num_heads=2,
+        num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, sample_size=8), dict(
+        input_ids=torch.randint(18, (1, 6, 10)), encoder_hidden_states=R(1, 7, 12), pooled_text_emb=R(1, 12),
+        micro_conds=R(1, 5))
+
+
+def tiny_decoder():
+    return diffusers.AutoencoderTiny(
+        encoder_block_out_channels=(8, 8), decoder_block_out_channels=(8, 8), num_encoder_blocks=(1, 1),
+        num_decoder_blocks=(1, 1)).decoder, dict(x=R(2, 4, 7, 9))
+
+
+def sound_decoder():
+    return diffusers.AutoencoderOobleck(
+        encoder_hidden_size=8, downsampling_ratios=[2, 2], channel_multiples=[1, 2], decoder_channels=8,
+        decoder_input_channels=4, audio_channels=2).decoder, dict(hidden_state=R(2, 4, 13))
+
+
 DIFFUSION = {
     "bria": bria, "bria-fibo": bria_fibo, "longcat-image": longcat_image, "flux2": flux2,
     "cogview3plus": cogview(diffusers.CogView3PlusTransformer2DModel),
@@ -232,7 +263,8 @@ DIFFUSION = {
                          control_hidden_states=R(1, 8, 3, 6, 10), control_hidden_states_scale=ONE),
     "pixart": pixart, "lumina-next": lumina_next, "lumina2": lumina2, "auraflow": auraflow, "sana": sana, "prx": prx,
     "dit": dit, "ernie-image": ernie_image, "ace-step": ace_step, "hidream": hidream, "unet": unet,
-    "wan-decoder": wan_decoder}
+    "wan-decoder": wan_decoder, "i2vgenxl": i2vgenxl, "uvit": uvit, "tiny-decoder": tiny_decoder,
+    "sound-decoder": sound_decoder}
 
 SMALL = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
 WORDS = dict(SMALL, vocab_size=50)
@@ -256,6 +288,17 @@ def whisper():
                 max_target_positions=20, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, use_cache=False)
     return transformers.WhisperModel(transformers.WhisperConfig(vocab_size=50, **kind)), dict(
         input_features=R(2, 10, 28), decoder_input_ids=torch.randint(50, (2, 9)), use_cache=False)
+
+
+def pyramid(name, **more):
+    config = getattr(transformers, f"{name}Config")(hidden_sizes=[8, 16], depths=[1, 1], **more)
+    return lambda: (getattr(transformers, f"{name}Model")(config), dict(pixel_values=R(2, 3, 16, 24)))
+
+
+def wav2vec2():
+    return transformers.Wav2Vec2Model(transformers.Wav2Vec2Config(
+        **WORDS, conv_dim=(12, 12), conv_stride=(2, 2), conv_kernel=(3, 2), num_conv_pos_embeddings=4,
+        num_conv_pos_embedding_groups=2, num_feat_extract_layers=2, mask_time_prob=0.0)), dict(input_values=R(2, 62))
 
 
 def folding():
@@ -284,6 +327,14 @@ def others():
             "qwen3": language("Qwen3", num_key_value_heads=1, head_dim=12, use_cache=False),
             "bert": language("Bert"), "esm": language("Esm", pad_token_id=1, mask_token_id=32, token_dropout=False,
                                                       position_embedding_type="rotary"),
+            "mistral": language("Mistral", num_key_value_heads=1, sliding_window=4, use_cache=False),
+            "gemma2": language("Gemma2", num_key_value_heads=1, head_dim=12, sliding_window=4, use_cache=False),
+            "mixtral": language("Mixtral", num_key_value_heads=1, num_local_experts=3, use_cache=False),
+            "albert": language("Albert", embedding_size=20),
+            "mamba": language("Mamba", state_size=4, use_cache=False), "wav2vec2": wav2vec2,
+            "convnext": pyramid("ConvNext", num_stages=2, patch_size=2),
+            "poolformer": pyramid("PoolFormer", num_encoder_blocks=2, patch_sizes=[3, 3], strides=[2, 2],
+                                  padding=[1, 1], mlp_ratio=2.0),
             "vit": seen("ViT"), "dinov2": seen("Dinov2", mlp_ratio=2), "whisper": whisper, "folding": folding}
 
 

@@ -359,3 +359,12 @@ def test_modes_of_the_caller_are_those_of_ranks(name):
         plan = found.plan(model, "[sp=2]")
         assert plan.proof and ht.prove(model, plan, ranks=2, **given), plan
         assert ht.lint(model, plan, ranks=2, found=found, **given) == []
+
+
+def test_a_weight_that_is_computed_before_every_call():
+    torch.manual_seed(0)
+    taps = torch.nn.utils.weight_norm(torch.nn.Conv1d(8, 8, 3, padding=1))
+    steps = {"": (ht.Split("input", "b _ s", "s"), ht.Gather("output", "b _ s", "s")),
+             "0": ht.Halo("input", "b _ s", "s", 1)}
+    proof = ht.prove(torch.nn.Sequential(taps), steps, torch.randn(2, 8, 13), ranks=3)
+    assert proof and proof.gradients is not None, proof

@@ -37,6 +37,8 @@ class Copies:
         memo: Dict[int, Any] = {id(p): torch.nn.Parameter(data.clone() if is_own else data, p.requires_grad)
                                 for p, data, is_own in zip(model.parameters(), self._data, self._is_own)}
         memo.update((id(x), x.clone()) for x in model.buffers() if x.layout is not torch.strided)
+        memo.update((id(x), x.detach().clone()) for module in model.modules() for x in vars(module).values()
+                    if isinstance(x, torch.Tensor) and not x.is_leaf)  # a weight that is computed, as weight_norm does
         try:
             made = copy.deepcopy(model, memo)
         except Exception as error:  # whatever a model keeps
