@@ -12,7 +12,7 @@
 
 enum { NARROW_STATES = 32, REFINEMENTS = 32, REFINED_RANKS = 128 };
 /* What the first bound is above the floor, how much the next is, and the last. */
-static const double SLACK = 1.0 / 256, SLACK_GROWS = 2, SLACK_MAX = 1;
+static const double SLACK = 1.0 / 256, SLACK_GROWS = 2, SLACK_MAX = 1, CLOSELY = 1.0 / 8192;
 
 /* What every row admitted. */
 typedef struct admitted {
@@ -175,12 +175,15 @@ out:
     return st;
 }
 
-/* The limit grows from the floor, up to what a walk was found at, or to the bound that is given. */
+/* The limit grows from the floor, or from a little more than the best walk is likely to cost, up to what a walk was
+ * found at, or to the bound that is given. */
 static heddle_status grow(hd_walk *out, int *is_done, few *f, hd_walk_kind kind)
 {
     heddle_status st = HEDDLE_OK;
     const hd_cost *found = kind == HD_WALK_TWO ? &out->second : &out->cost;
-    for (double slack = SLACK; !*is_done && slack <= SLACK_MAX; slack *= SLACK_GROWS) {
+    const double likely = f->floor < (double)f->s->likely ? (double)f->s->likely / f->floor - 1 : 0;
+    for (double slack = kind == HD_WALK_TWO ? likely + CLOSELY : SLACK; !*is_done && slack <= SLACK_MAX;
+         slack = slack < SLACK ? SLACK : slack * SLACK_GROWS) {
         const double limit = f->floor * (1 + slack) < f->most ? f->floor * (1 + slack) : f->most;
         out->cost = out->second = hd_cost_none;
         int is_empty = 0;

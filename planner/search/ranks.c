@@ -317,6 +317,7 @@ static heddle_status write_best(heddle_schedule **out, best_mesh *b, int below)
     int found = 0;
     HD_TRY(hd_search_open(&s, b->model, &b->best.mesh, b->options, &b->prices[0]));
     const hd_cost bound = unscaled(&b->best, &s, heddle_mesh_size(&s.mesh), b->best.index - 1);
+    s.likely = bound.part[0];
     if (below && s.cap == INT64_MAX) {
         hd_search_drop_dear(&s, &bound, 0);
     }

@@ -135,6 +135,7 @@ typedef struct hd_search {
     int *edge;              /* [nwidths][nlayouts][nlayouts] index in prices + 1; 0: not known yet */
     int is_monotone;        /* more bytes never take less: few ranks bound an edge */
     int64_t *least;         /* the same size: what hd_search_edge_least found + 1; NULL: nothing is below a price */
+    int64_t likely;         /* the first part of the best walk's cost, where it was found before; 0: not known */
     struct hd_near *near;   /* tells it, of states that it has; NULL: is not there */
 } hd_search;
 
