@@ -253,6 +253,11 @@ if rank == 0:  # alone: as if its making had ended on one rank
     hc.groups._seconds.clear()
 assert hc.comm_of(failed="one has none") is comm
 same(hc.all_to_all(x, 2, 1, async_op=True).wait(), y)
+comm.close()
+if rank == 0:
+    hc.groups._seconds.clear()
+assert hc.comm_of(failed="the first is closed, too") is not comm
+same(hc.all_to_all(x, 2, 1, async_op=True).wait(), y)
 assert time.time() - began < 20 * SCALE
 ended()
 """, 2)

@@ -67,9 +67,9 @@ def _recover(group: Any, why: str) -> None:
     is_everywhere = False
     try:
         have = first.allgather(bytes([second is not None])) if first is not None and _goes_on(first) else []
-        is_everywhere = all(map(any, have))
-    finally:
-        if second is not None and not is_everywhere:  # it was made on some ranks only, or one has died
+        is_everywhere = bool(have) and all(map(any, have))
+    finally:  # it may have been made on some ranks only, which nothing compares without a first one; or one has died
+        if second is not None and not is_everywhere:
             second.close()
     if second is not None and not second.closed:
         _goes_on(second)
