@@ -262,6 +262,34 @@ def test_bytes_are_those_of_the_extents_that_are_asked_for(model, sizes, h, w, d
     assert plan.why.endswith(f"; with {sizes} about {sent} bytes go on 2 ranks"), (sent, str(plan))
 
 
+class Framed(torch.nn.Module):
+    """Pictures of one size alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.taps = torch.nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+
+    def forward(self, x):
+        return self.taps(x.flatten(0, 1)).reshape(*x.shape[:2], WIDTH, 11, 7)
+
+
+def framewise():
+    return torch.nn.Sequential(torch.nn.Conv3d(WIDTH, WIDTH, (1, 3, 3), padding=(0, 1, 1)))
+
+
+@pytest.mark.parametrize("model,shape,size,sizes,why", [
+    (framewise, (WIDTH, 3, 11, 7), 3, "", "f is cut all the way; nothing mixes it"),
+    (framewise, (WIDTH, 3, 11, 7), 4, "", "h is cut all the way; 1 by Halo"),
+    (framewise, (WIDTH, 3, 11, 7), 4, "f=4", "f is cut all the way; nothing mixes it"),
+    (framewise, (WIDTH, 3, 11, 7), 2, "f=1,w=64", "w is cut all the way; 1 by Halo"),
+    (Framed, (3, WIDTH, 11, 7), 4, "", "f is cut all the way; nothing mixes it")])
+def test_a_dim_that_nothing_mixes_is_cut_if_every_rank_gets_rows(model, shape, size, sizes, why):
+    torch.manual_seed(0)
+    model = model()
+    plan = ht.explore(model, torch.randn(2, *shape)).plan(model, f"[sp={size}]", sizes=sizes)
+    assert plan.proof and why in plan.why, str(plan)
+
+
 def test_an_extent_that_is_no_rank_s_is_refused():
     model, x = Picture().eval(), torch.randn(2, 3, 16, 22)
     steps = [("", (Split("picture", "b _ (h 2) _", "h"), Gather("output", "b (h _) _", "h"))),

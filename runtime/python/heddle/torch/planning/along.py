@@ -27,6 +27,19 @@ def is_near(found: Exploration) -> bool:
     return any(seen.kind in ("halo", "reduction") for module in found.modules.values() for seen in module.dims.values())
 
 
+def rows_of(found: Exploration, dim: str) -> int:
+    """Of the arguments, those that go together as one, so that inner tensors which have fewer have whole numbers of
+    them."""
+    extent = found.dims[dim]
+    return extent // math.lcm(*(extent // math.gcd(n, extent) for n in _extents(found, dim)))
+
+
+def _extents(found: Exploration, dim: str) -> List[int]:
+    extent = found.dims[dim]
+    return [n for n in (module.extents.get(dim, 0) for module in found.modules.values())
+            if n > 0 and (n % extent == 0 or extent % n == 0)]
+
+
 def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: str, saved: int,
                 within: bool = False, whole: AbstractSet[str] = frozenset(), dims: Sequence[str] = (),
                 unmixed: bool = False) -> Iterator[List[Plan]]:
@@ -60,12 +73,9 @@ class _Along:
         self._totals: Steps = []
         self._counts: Steps = []  # of numbers in tuples, and of those that a module returns which has the whole
         self._named: Set[str] = set()  # dims that texts have beside this one
-        extents = [n for n in (module.extents.get(dim, 0) for module in found.modules.values())
-                   if n > 0 and (n % found.dims[dim] == 0 or found.dims[dim] % n == 0)]
-        #: rows of the arguments that go together, so that inner tensors which have fewer have whole numbers of them
-        self._unit = math.lcm(*(found.dims[dim] // math.gcd(n, found.dims[dim]) for n in extents)) if extents else 1
-        self._rows = found.dims[dim] // self._unit
-        self._is_scaled = any(n != self._rows for n in extents)
+        self._rows = rows_of(found, dim)
+        self._unit = found.dims[dim] // self._rows  #: rows of the arguments that go together
+        self._is_scaled = any(n != self._rows for n in _extents(found, dim))
         self._modules = dict(model.named_modules())
 
     def is_sequence(self) -> bool:

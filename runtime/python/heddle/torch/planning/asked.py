@@ -20,25 +20,25 @@ class Asked:
 
     def __init__(self, found: Exploration, sizes: str):
         self._found, self._sizes = found, sizes
-        self._times: Dict[str, float] = {}  # of each dim: so many rows for one that was explored
+        self.times: Dict[str, float] = {}  # of each dim: so many rows for one that was explored
         fused = found.fused()
         explored = fused.extents({**found.dims, **{dim: n for stage in reversed(found.stages())
                                                    for dim, n in stage.extents.items()}})
         for name, extent in re.findall(r"(\w+)\s*=\s*(\d+)", sizes):
             run = fused.parts.get(name, ())
             for dim in run:  # of several, nobody knows which is how long
-                self._times[dim] = (int(extent) / explored[name]) ** (1 / len(run))
+                self.times[dim] = (int(extent) / explored[name]) ** (1 / len(run))
 
     def bytes_of(self, plan: Plan, proof: Proof) -> int:
         """In a forward. Rows beside those of a dim count as if they were as many times more."""
-        if not self._times:
+        if not self.times:
             return proof.bytes_total
         halos = {name: step.over for name, step in plan.apart() if isinstance(step, Halo)}
         return round(sum(move.bytes_total * self._times_of(move, halos.get(move.module, "")) for move in proof.moves))
 
     def said(self, plan: Plan, proof: Proof) -> str:
         return f"; with {self._sizes} about {self.bytes_of(plan, proof)} bytes go on {proof.ranks} ranks" if (
-            self._times) else ""
+            self.times) else ""
 
     def _times_of(self, move: Moved, halo: str) -> float:
         tensors, line = self._tensors(move.module), move.what.split("]")[0]
@@ -49,7 +49,7 @@ class Asked:
         if line.startswith("f32[r="):  # sums of every sample
             axes = axes[:1]
         dims = {dim for axis in axes for part in axis for dim in part}
-        return math.prod(self._times.get(dim, 1.0) for dim in dims - ({halo} if line.startswith("f32[e=") else set()))
+        return math.prod(self.times.get(dim, 1.0) for dim in dims - ({halo} if line.startswith("f32[e=") else set()))
 
     def _tensors(self, name: str) -> List[Tuple[Words, int]]:
         """Of a module, and how many elements each has."""

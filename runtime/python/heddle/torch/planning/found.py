@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -16,7 +16,7 @@ from ...schedule import Schedule
 from ..exploring.exploration import Exploration
 from ..modules import Split
 from ..proving import Proof
-from .along import along_plans, is_near
+from .along import along_plans, is_near, rows_of
 from .asked import Asked
 from .draft import Draft
 from .mended import mended_plan, mended_steps
@@ -128,16 +128,23 @@ class _Search:
                                             "module behind the last stage, or its result, with rows of one dim alone")
 
     def near(self) -> Optional[Plan]:
-        """With rows of neighbours and sums, where these are enough; of a dim that nothing mixes with none."""
-        return (self.along(False, unmixed=True) or self.along(False)) if is_near(self._found) else None
+        """With rows of neighbours and sums, where these are enough; with none of a dim that nothing mixes, if every
+        rank gets rows of it."""
+        found, times = self._found, self.asked.times
+        if not is_near(found):
+            return None
+        wide = [dim for dim in found.dims if round(rows_of(found, dim) * times.get(dim, 1.0)) >= self._size]
+        return (self.along(False, unmixed=True, dims=wide) if wide else None) or self.along(False)
 
     def round(self) -> Optional[Plan]:
-        """Of stages that nothing mixes a dim from the arguments on, whose rows may go round them."""
-        return self.along(False, unmixed=True) if self._found.stages() else None
+        """Of stages that nothing mixes a dim from the arguments on, whose rows may go round them; or of one with fewer
+        rows than ranks, where no neighbours' would do."""
+        return self.along(False, unmixed=True) if self._found.stages() or is_near(self._found) else None
 
-    def along(self, within: bool, unmixed: bool = False) -> Optional[Plan]:
+    def along(self, within: bool, unmixed: bool = False, dims: Sequence[str] = ()) -> Optional[Plan]:
         found, model = self._found, self._model
-        for plans in along_plans(found, model, self._size, self._method, self._saved, within, unmixed=unmixed):
+        for plans in along_plans(found, model, self._size, self._method, self._saved, within, dims=dims,
+                                 unmixed=unmixed):
             every = [(quickly(model, plan, found), plan) for plan in plans]
             self._tried += [(plan, proof) for proof, plan in every if not proof]
             every = [each for each in every if each[0]]
