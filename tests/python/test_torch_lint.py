@@ -94,6 +94,18 @@ class Batched(torch.nn.Module):
         return x + self.norm(x.transpose(1, 2)).transpose(1, 2)
 
 
+class Near(torch.nn.Module):
+    """Taps, with a norm of what they make, or of a text beside."""
+
+    def __init__(self):
+        super().__init__()
+        self.taps, self.batched = Taps(), Batched()
+
+    def forward(self, x, text=None):
+        x = self.taps(x)
+        return self.batched(x) if text is None else x + self.batched(text).mean(1, keepdim=True)
+
+
 class Sums(torch.nn.Module):
     def forward(self, x):
         return x.cumsum(1)
@@ -229,6 +241,11 @@ FAULTS = {
                 "of s", "blocks.1.norm"),
     "batches by sums": (Rows(Mlp(), Batched()), (X,), ends(("blocks.*.norm", ht.Sums("s"))), "model.eval(), or",
                         "blocks.1.norm"),
+    "batches in a halo": (Rows(Mlp(), Near()), (X,), ends(("blocks.1", Halo("x", "b s c", "s", 1))), "takes means over "
+                          "rows of s", "blocks.1.batched.norm"),
+    "batches beside": (Rows(Batched(), Mlp(), Mlp()), (X,), [
+        (f"blocks.{at}", (Split("x", "b s c", "s"), Gather("output", "b s c", "s"))) for at in (1, 2)],
+        "undo one another", "blocks.1"),
     "sums of nothing": (Rows(Mlp()), (X,), ends(("blocks.0.up", ht.Sums("s"))), "called no group_norm", "blocks.0.up"),
     "sums": (Rows(Mlp(), Sums()), (X,), ends(), "(causal)", "blocks.1"),
     "attention": (Rows(Attention()), (X,), ends(), "Attend('s') at 'blocks.0'", "blocks.0"),
@@ -311,6 +328,10 @@ RIGHT = {
     "means that were learned": (Rows(Mlp(), Batched().eval()), (X,), ends()),
     "batches of the whole": (Rows(Mlp(), Batched()), (X,), [("blocks.0", (Split("x", "b s c", "s"),
                                                                           Gather("output", "b s c", "s")))]),
+    "batches between": (Rows(Mlp(), Batched(), Mlp()), (X,), ends(
+        ("blocks.1", (Gather("x", "b s c", "s"), Split("output", "b s c", "s"))))),
+    "batches of a text in a halo": (Masked(Near()), (X, TEXT), [
+        ("blocks.0", (Split("x", "b s c", "s"), Halo("x", "b s c", "s", 1))), ends()[-1]]),
     "text": (Masked(Cross()), (X, TEXT), ends()),
     "an argument that nobody uses": (Masked(Ignoring()), (X, MASK), ends()),
     "experts": (Rows(Mlp(), Experts()), (X,), ends()),

@@ -19,11 +19,14 @@ def learns(module: torch.nn.Module) -> bool:
 
 def learning(model: torch.nn.Module, every: List[Watched]) -> Iterator[Tuple[str, str, str]]:
     """Those that would of a rank's rows alone."""
-    cut: Dict[str, FrozenSet[str]] = {seen.module: x.cut for seen in every[0].seen if seen.side == "given"
-                                      for x in seen.held if x.cut}
+    given = [seen for each in every for seen in each.seen if seen.side == "given"]
+    parts = {seen.module for seen in given if seen.is_part}
+    cut: Dict[str, FrozenSet[str]] = {seen.module: x.cut for seen in given for x in seen.held if x.cut}
     for name, module in model.named_modules():
-        if name in cut and learns(module):
-            dims = " and ".join(sorted(cut[name]))
-            yield (name, f"'{name}' ({type(module).__name__}) is in training, where it takes means over rows of "
-                   f"{dims}, which is cut there: they would be of this rank's rows alone",
-                   "model.eval(), or a Gather before it and a Split behind")
+        if name in parts and learns(module):
+            within = [outer for outer in cut if outer in ("", name) or name.startswith(f"{outer}.")]
+            dims = " and ".join(sorted(cut[max(within, key=len)])) if within else ""
+            rows = f"rows of {dims}, which is cut there" if dims else "rows that are cut there"
+            yield (name, f"'{name}' ({type(module).__name__}) is in training, where it takes means over {rows}: they "
+                   "would be of this rank's rows alone",
+                   "model.eval(), or a Gather before it and a Split behind, with no Halo round them")

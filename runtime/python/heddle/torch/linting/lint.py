@@ -11,7 +11,7 @@ from ..exploring import Exploration, explore
 from ..proving.proof import Proof, prove
 from .causes import causes_of
 from .known import Known
-from .learning import learning, learns
+from .learning import learning
 from .saved import saved_by
 from .watched import Watched, is_blowing_up, watched
 
@@ -70,15 +70,15 @@ def lint(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, found: O
     wrong = [Fault(module, sentence.replace("of ''", "of the model"), mend) for module, sentence, mend in causes]
     if wrong and not proof:  # else nobody sees these numbers: an argument that is not used, rows in another order
         return wrong
-    faults = [Fault(*said) for said in (*_counted(every), *learning(model, every))]
+    learned = list(learning(model, every))
+    faults = [Fault(*said) for said in (*_counted(every), *learned)]
     if not proof:
         return faults or [_unproved(proof)]
-    if any(map(learns, model.modules())):  # the plans that send less were found in eval mode
-        return faults
     order: Dict[Tuple[str, bool], int] = {}
     for at, seen in enumerate(every[0].seen):
         order.setdefault((seen.module, seen.side != "given"), at)
-    return faults + [Fault(*said) for said in saved_by(model, steps, known, proof, ranks, args, kwargs, order)]
+    saved = saved_by(model, steps, known, proof, ranks, args, kwargs, order, {module for module, *_ in learned})
+    return faults + [Fault(*said) for said in saved]
 
 
 def _counted(every: List[Watched]) -> List[Any]:

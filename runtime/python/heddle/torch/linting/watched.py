@@ -26,6 +26,7 @@ class Seen:
     module: str
     held: List[Held]
     numbers: Dict[str, int] = field(default_factory=dict)  #: arguments that are one
+    is_part: bool = False  #: a tensor has another shape than in the whole, whatever it holds
 
 
 @dataclass
@@ -175,9 +176,10 @@ class _Watch:
     def _add(self, side: str, name: str, tensors: Tensors, which: int,
              numbers: Optional[Dict[str, int]] = None) -> Tuple[Seen, Tensors]:
         calls, call = self._whole.get(name, []), self._calls[name][-1]
-        whole = calls[call][which] if call < len(calls) and not self._ranks.is_wider(name) else {}
+        there = calls[call][which] if call < len(calls) else {}
+        whole = {} if self._ranks.is_wider(name) else there
         seen = Seen(side, name, [held(self._ranks, at, x.detach(), whole.get(at)) for at, x in tensors.items()],
-                    numbers or {})
+                    numbers or {}, any(at in there and x.shape != there[at].shape for at, x in tensors.items()))
         self._mine.seen.append(seen)
         return seen, whole
 
