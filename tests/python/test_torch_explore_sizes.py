@@ -262,6 +262,19 @@ def test_bytes_are_those_of_the_extents_that_are_asked_for(model, sizes, h, w, d
     assert plan.why.endswith(f"; with {sizes} about {sent} bytes go on 2 ranks"), (sent, str(plan))
 
 
+def test_sizes_that_are_none_are_refused_also_without_a_model_file():
+    found = ht.explore(framewise(), torch.randn(1, WIDTH, 3, 11, 7))
+    with pytest.raises(heddle.UnsupportedError):
+        found.to_yaml()
+    for sizes, words in (("h=1k", "dim 'h' needs a whole number of at least 1, found '1k'"),
+                         ("h=0x12", "found '0x12'"), ("w=0", "found '0'"), ("h=18 w=35", "found '18 w=35'"),
+                         ("h=18,h=36", "dim 'h' is given twice"), ("h=18,", "end with a comma"),
+                         ("x=3", "has no dim 'x'; it has b=1, f=3, h=11, w=7"), ("18", "must look like t=16,s=256")):
+        with pytest.raises(heddle.ArgumentError) as error:
+            found.plan(framewise(), "[sp=2]", sizes=sizes)
+        assert words in str(error.value), error.value
+
+
 class Framed(torch.nn.Module):
     """Pictures of one size alone."""
 

@@ -124,7 +124,7 @@ class _Writes(TorchDispatchMode):
     """Before an operator writes to memory of parameters, whoever calls it: a module may write to those of another one,
     which does not run."""
 
-    supports_higher_order_operators = True  #: conditions, flex_attention: what they call is seen by itself
+    supports_higher_order_operators = True  #: conditions, flex_attention: what is written within them is not seen
 
     def __init__(self, model: torch.nn.Module, written: Dict[torch.Tensor, torch.Tensor]):
         super().__init__()

@@ -6,6 +6,7 @@ import math
 import re
 from typing import Dict, List, Tuple
 
+from ...model import opened
 from ..exploring.exploration import Exploration
 from ..exploring.flow import as_output
 from ..exploring.rows import Words, is_of_pairs, words_of
@@ -15,8 +16,19 @@ from ..proving.simulated import Moved
 from .plan import Plan
 
 
+def need_sizes(found: Exploration, sizes: str) -> None:
+    """The planner reads them with a model file that has nothing but the dims."""
+    dims = found.fused().extents(found.dims)
+    if dims:
+        text = [f"model: {found.model.lower()}", "dtype: f32", "dims:", *(f"  {dim}: {n}" for dim, n in dims.items()),
+                "  c: {size: 1, role: channel}", "tensors:", f"  x: [{next(iter(dims))}, c]",
+                "stages:", "  - {name: all, kind: module, token_flops: 1}"]
+        with opened("\n".join(text), sizes, 0, None):
+            pass
+
+
 class Asked:
-    """`sizes`, as `heddle.plan` has them; "": those that were explored."""
+    """`sizes`, as `heddle.plan` has them and `plan_of` has seen; "": those that were explored."""
 
     def __init__(self, found: Exploration, sizes: str):
         self._found, self._sizes = found, sizes
@@ -24,7 +36,7 @@ class Asked:
         fused = found.fused()
         explored = fused.extents({**found.dims, **{dim: n for stage in reversed(found.stages())
                                                    for dim, n in stage.extents.items()}})
-        for name, extent in re.findall(r"(\w+)\s*=\s*(\d+)", sizes):
+        for name, extent in re.findall(r"(\w+)=(\d+)", sizes):
             run = fused.parts.get(name, ())
             for dim in run:  # of several, nobody knows which is how long
                 self.times[dim] = (int(extent) / explored[name]) ** (1 / len(run))

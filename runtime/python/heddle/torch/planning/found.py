@@ -17,7 +17,7 @@ from ..exploring.exploration import Exploration
 from ..modules import Split
 from ..proving import Proof
 from .along import along_plans, is_near, rows_of
-from .asked import Asked
+from .asked import Asked, need_sizes
 from .draft import Draft
 from .mended import mended_plan, mended_steps
 from .plan import Plan, lines_of
@@ -73,11 +73,17 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
 def _need_known(found: Exploration, mesh: str, machine: Optional[MachineLike], sizes: str) -> None:
     """A machine or sizes that the planner does not know are refused, whatever plan there would be without them."""
     on = None if machine is None else machine_of(machine)
-    if on is not None or sizes:
-        try:
-            planner.plan(found.to_yaml(), mesh, machine=on, sizes=sizes)
-        except (InfeasibleError, UnsupportedError):
-            pass
+    if on is None and not sizes:
+        return
+    try:
+        text = found.to_yaml()
+    except UnsupportedError:  # it has no stages, and sizes of its dims none the less
+        need_sizes(found, sizes)
+        return
+    try:
+        planner.plan(text, mesh, machine=on, sizes=sizes)
+    except (InfeasibleError, UnsupportedError):
+        pass
 
 
 def _uncounted(plan: Plan, schedule: Schedule) -> str:
