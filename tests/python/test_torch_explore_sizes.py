@@ -272,7 +272,7 @@ def test_sizes_that_are_none_are_refused_also_without_a_model_file():
                          ("x=3", "has no dim 'x'; it has b=1, f=3, h=11, w=7"), ("18", "must look like t=16,s=256")):
         with pytest.raises(heddle.ArgumentError) as error:
             found.plan(framewise(), "[sp=2]", sizes=sizes)
-        assert words in str(error.value), error.value
+        assert words in str(error.value) and error.value.__context__ is None, error.value
 
 
 class Framed(torch.nn.Module):

@@ -75,15 +75,14 @@ def _need_known(found: Exploration, mesh: str, machine: Optional[MachineLike], s
     on = None if machine is None else machine_of(machine)
     if on is None and not sizes:
         return
+    text = ""
     try:
         text = found.to_yaml()
-    except UnsupportedError:  # it has no stages, and sizes of its dims none the less
-        need_sizes(found, sizes)
-        return
-    try:
         planner.plan(text, mesh, machine=on, sizes=sizes)
     except (InfeasibleError, UnsupportedError):
         pass
+    if not text:  # it has no stages, and sizes of its dims none the less
+        need_sizes(found, sizes)
 
 
 def _uncounted(plan: Plan, schedule: Schedule) -> str:
