@@ -4,7 +4,7 @@ import heddle.torch as ht
 import pytest
 import torch
 import torch.nn.functional as F
-from heddle.torch import Attend, Extent, Gather, Halo, Split, Total
+from heddle.torch import Attend, Extent, Gather, Halo, Split, Switch, Total
 
 torch.set_num_threads(1)
 
@@ -367,3 +367,27 @@ def test_rows_that_are_farther_with_other_numbers_are_no_neighbours():
     x[..., 0] = -0.1
     found = ht.explore(torch.nn.Sequential(Behind(), torch.nn.Linear(WIDTH, WIDTH)), x)["0"].dims["s"]
     assert found.kind == "mixes" and "with other numbers" in found.why, found
+
+
+class Axial(torch.nn.Module):
+    """[b, t, s, c]: places, then times, by torch's own attention, which returns its weights, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.space, self.time = (torch.nn.MultiheadAttention(WIDTH, 2, batch_first=True) for _ in range(2))
+
+    def forward(self, x):
+        y = x.flatten(0, 1)
+        x = x + self.space(y, y, y)[0].view_as(x)
+        y = x.transpose(1, 2)
+        rows = y.flatten(0, 1)
+        return x + self.time(rows, rows, rows)[0].unflatten(0, y.shape[:2]).transpose(1, 2)
+
+
+def test_attention_that_returns_its_weights_is_switched():
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(Axial(), Axial()), torch.randn(2, 5, 7, WIDTH)
+    plan = ht.explore(model, x, dims={"input": "b t s c"}).plan(model, "[sp=3]")
+    steps = dict(plan.steps)
+    assert [type(step) for step in steps["0.time"]] == [Switch] * 4 + [Gather], plan
+    assert steps["0.time"][-1].what == "output.1", plan

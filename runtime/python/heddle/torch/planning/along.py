@@ -273,6 +273,8 @@ class _Along:
         has = [dim for dim in (from_, to) if self._has(text, dim)]
         if not has:
             return module, None
+        if to == self.dim and has == [from_, to] and self._is_of_two(text):
+            return module, Gather(place, self._text(text, from_), from_)  # of pairs every rank has all
         words = self._text(text, *has)
         if any(words.replace("(", " ").replace(")", " ").split().count(dim) != 1 for dim in has):
             raise UnsupportedError(f"'{text}' has {' or '.join(has)} more than once")
@@ -281,6 +283,9 @@ class _Along:
         if has == [from_]:
             return module, Gather(place, words, from_)
         return module, Split(place, words, to)
+
+    def _is_of_two(self, text: str) -> bool:
+        return sum(self.dim in part for axis in words_of(text) for part in axis) > 1
 
     def _tensors(self, module: Module, side: str) -> List[Tuple[str, str, Sequence[int], bool]]:
         """Those with this dim: the place as a step has it, the text, the shape in the first call; are they of pairs?"""
