@@ -121,15 +121,15 @@ typedef struct attempt {
 } attempt;
 
 /* The others may know nothing of a rank that has not come, so they wait for their deadline. */
-static void begin(attempt *a, call_kind kind)
+static void begin(attempt *a, call_kind kind, int64_t deadline_ms)
 {
     a->j = new_job();
     made = a->made = hd_shared(sizeof *made);
     for (int r = 0; r < RANKS; r++) {
         plan.at = r == a->victim ? a->at : 0;
         plan.kind = kind;
-        start(&a->j, "tcp", 1, 400, moves, SECRET "HEDDLE_RANK=%d HEDDLE_SIZE=3 MASTER_ADDR=127.0.0.1 HEDDLE_PORT=%d",
-              r, a->j.port);
+        start(&a->j, "tcp", 1, deadline_ms, moves,
+              SECRET "HEDDLE_RANK=%d HEDDLE_SIZE=3 MASTER_ADDR=127.0.0.1 HEDDLE_PORT=%d", r, a->j.port);
     }
     plan.at = 0;
 }
@@ -160,7 +160,7 @@ HD_CASE(every_kind_of_call_fails)
         for (int i = 0; i < ATTEMPTS; i++) {
             if (i % ATS == 0 || hd_goes("call %d of kind %d", i, (int)kind)) {
                 all[n] = (attempt){.victim = i / ATS, .at = at[i % ATS]};
-                begin(&all[n++], kind);
+                begin(&all[n++], kind, 400);
             }
         }
         for (int i = 0; i < n; i++) {
@@ -170,6 +170,33 @@ HD_CASE(every_kind_of_call_fails)
         assert_true(struck > 0);
         assert_true(hd_now_ns() - start_ns < hd_test_limit_ns(HANGS_S));
     }
+}
+
+/* What could not be written is followed by nothing, so the others hear of an end and need not wait for what never
+ * comes. In some places they do; those are few. */
+HD_CASE(a_letter_that_is_lost_is_an_end)
+{
+    static const long at[] = {8, 12, 20, 30};
+    enum { ATS = sizeof at / sizeof at[0], ATTEMPTS = 2 * ATS };
+    attempt all[ATTEMPTS];
+    int failed = 0, waited = 0;
+    hd_see_processes();
+    forces_messages = 1;
+    for (int i = 0; i < ATTEMPTS; i++) {
+        all[i] = (attempt){.victim = i / ATS, .at = at[i % ATS]};
+        begin(&all[i], SEND, 5000);
+    }
+    for (int i = 0; i < ATTEMPTS; i++) {
+        int is_failed = 0, has_waited = 0;
+        finish(&all[i], SEND);
+        for (int r = 0; r < RANKS; r++) {
+            is_failed |= all[i].j.outcome[r].status != HEDDLE_OK;
+            has_waited |= all[i].j.outcome[r].status == HEDDLE_ERR_TIMEOUT;
+        }
+        failed += is_failed;
+        waited += has_waited;
+    }
+    assert_true(failed > 0 && 2 * waited <= failed);
 }
 
 /* --- killed while every two connect ------------------------------------------------------------------------------- */
