@@ -17,9 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Who waits for a device looks every 20 us. An emulated one is slow and has the cores of who waits, for whom to look is
- * up to half of a test's time: so every 200 us. And ThreadSanitizer's own notes for every thread and every fibre of the
- * emulated devices that it may be ordered by a sleep: for thousands of them that is a third. */
+/* Who waits for a device naps for 20 us, known here by that number, which others who wait (TCP's meetings, borrowed
+ * ranks) have, too. An emulated device is slow and has the cores of who waits, for whom to look is up to half of a
+ * test's time: so every 200 us. And ThreadSanitizer's own notes for every thread and every fibre of the emulated
+ * devices that it may be ordered by a sleep: for thousands of them that is a third. */
 __attribute__((visibility("default"))) int nanosleep(const struct timespec *how_long, struct timespec *left)
 {
     static const struct timespec seldom = {.tv_nsec = 200000};
