@@ -1,6 +1,7 @@
-"""What presets count of a VAE's decoder by token (serial_token_flops), recounted of diffusers' own classes:
-convolutions and linear layers, without the scores of attention, as the presets' comments say. Nothing is computed: the
-arrays are of no device."""
+"""What presets count of a sample's serial part, recounted of the classes that compute it: text encoders (serial_flops)
+of transformers, the VAE's decoder by token (serial_token_flops) of diffusers. Convolutions and linear layers, without
+the scores of attention, as the presets' comments say. Nothing is computed: the arrays are of no device."""
+import functools
 import os
 import re
 
@@ -9,6 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import diffusers
+import transformers
 
 PICTURES = {"block_out_channels": (128, 256, 512, 512), "layers_per_block": 2,
             "down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
@@ -28,28 +30,81 @@ VAES = {
     "mochi": ("AutoencoderKLMochi", {}, 12, 28, {"mochi": 4}),
     "hunyuan": ("AutoencoderKLHunyuanVideo", {}, 16, 33, {"hunyuanvideo": 4, "open-sora-2": 4}),
 }
+T5 = {"d_model": 4096, "d_kv": 64, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu"}
+CLIP_L = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+          "projection_dim": 768}
+CLIP_G = {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_layers": 32, "num_attention_heads": 20,
+          "projection_dim": 1280}
+LLAMA3 = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+          "num_key_value_heads": 8, "vocab_size": 128320}
+QWEN = {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
+        "num_key_value_heads": 4, "vocab_size": 152064}
+# Class of each text encoder and of its config, and what is in that.
+ENCODERS = {
+    "t5": ("T5EncoderModel", "T5Config", T5),
+    "umt5": ("UMT5EncoderModel", "UMT5Config", T5),
+    "clip-l": ("CLIPTextModel", "CLIPTextConfig", CLIP_L),
+    "clip-l-projected": ("CLIPTextModelWithProjection", "CLIPTextConfig", CLIP_L),
+    "clip-g-projected": ("CLIPTextModelWithProjection", "CLIPTextConfig", CLIP_G),
+    "llama3": ("LlamaModel", "LlamaConfig", LLAMA3),
+    "qwen2.5-vl": ("Qwen2_5_VLForConditionalGeneration", "Qwen2_5_VLConfig", {"text_config": QWEN}),
+}
+# Of each preset: texts (2: of both halves of guidance), and the encoders with the tokens that each reads.
+TEXTS = {
+    "stdit3-xl2 stdit3-240p-51f stdit3-480p-102f stdit3-720p-204f stdit3-3b": (1, {"t5": 300}),
+    "open-sora-2 flux.1-dev": (1, {"t5": 512, "clip-l": 77}),
+    "sd3-medium": (2, {"t5": 256, "clip-l-projected": 77, "clip-g-projected": 77}),
+    "hunyuanvideo": (1, {"llama3": 95 + 256, "clip-l": 77}),
+    "qwen-image": (2, {"qwen2.5-vl": 34 + 512}),
+    "wan2.1-1.3b wan2.1-14b": (2, {"umt5": 512}),
+    "cogvideox-2b cogvideox-5b cogvideox-1.5-5b consisid": (2, {"t5": 226}),
+    "ltx-video": (2, {"t5": 128}),
+    "mochi": (2, {"t5": 256}),
+}
 STDIT3 = ["stdit3-xl2", "stdit3-240p-51f", "stdit3-480p-102f", "stdit3-720p-204f", "stdit3-3b"]
 LINEAR, SCORES = {"convolution", "mm", "addmm"}, {"bmm", "baddbmm"}
 
 
-def said(preset):
+def said(preset, key="serial_token_flops"):
     """The figure in the preset's file."""
     for folder in ("planner/presets", "examples/models"):
         path = os.path.join(os.environ["HEDDLE_SOURCE"], folder, preset + ".yaml")
         if os.path.exists(path):
             with open(path) as file:
-                return int(re.search(r"^serial_token_flops: (\d+)$", file.read(), re.MULTILINE).group(1))
+                found = re.search(rf"^{key}: (\d+)$", file.read(), re.MULTILINE)
+                return int(found[1]) if found else 0
     raise AssertionError(f"no preset {preset}")
 
 
-def count(vae, channels, frames, height, width=8):
-    """What decoding takes that grows with the positions alone."""
-    shape = (1, channels, frames, height, width) if frames else (1, channels, height, width)
+def linear(call, **inputs):
+    """What a call takes that grows with the rows alone."""
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        vae.decode(torch.empty(shape, device="meta"))
+        call(**inputs)
     by = {str(op).removeprefix("aten."): flops for op, flops in counter.get_flop_counts()["Global"].items()}
     assert set(by) <= LINEAR | SCORES, by
     return sum(flops for op, flops in by.items() if op in LINEAR)
+
+
+def count(vae, channels, frames, height, width=8):
+    shape = (1, channels, frames, height, width) if frames else (1, channels, height, width)
+    return linear(vae.decode, z=torch.empty(shape, device="meta"))
+
+
+@functools.cache
+def encoding(name, tokens):
+    kind, config, values = ENCODERS[name]
+    with torch.device("meta"):
+        encoder = getattr(transformers, kind)(getattr(transformers, config)(**values)).eval()
+    return linear(encoder, input_ids=torch.zeros(1, tokens, dtype=torch.long, device="meta"))
+
+
+def test_presets_count_their_text_encoders():
+    wrong = []
+    for presets, (texts, encoders) in TEXTS.items():
+        found = texts * sum(encoding(name, tokens) for name, tokens in encoders.items())
+        wrong += [f"{preset}: {found}, the preset says {said(preset, 'serial_flops')}"
+                  for preset in presets.split() if said(preset, "serial_flops") != found]
+    assert not wrong, "\n".join(wrong)
 
 
 def decoder(name, config):
