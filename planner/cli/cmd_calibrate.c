@@ -133,6 +133,7 @@ static heddle_status fit(heddle_machine **out, calibrate_result *result, const r
     about.ranks = ranks;
     about.memory_bytes = result->devices > 0 ? result->memory_bytes : r->host.memory_bytes / ranks;
     about.launch_s = result->launch_s;
+    about.on_device = result->devices > 0;
     about.overlap_slowdown = result->overlap_slowdown;
     about.crowding_slowdown = result->crowding_slowdown;
     heddle_status st = heddle_machine_fit(out, measured, n, &about);

@@ -307,6 +307,7 @@ static heddle_status describe(heddle_machine *machine, const heddle_calibration 
     machine->overlap_slowdown = about->overlap_slowdown >= 1 ? about->overlap_slowdown : 1;
     machine->crowding_slowdown = about->crowding_slowdown >= 1 ? about->crowding_slowdown : 1;
     machine->is_calibrated = 1;
+    machine->on_device = about->on_device;
 out:
     return st;
 }

@@ -76,6 +76,7 @@ struct heddle_machine {
     double crowding_slowdown; /* >= 1: what a rank's work takes where all ranks of the innermost level work, as times of
                                * what it takes where it works alone; work[] is of all at work */
     int is_calibrated;
+    int on_device; /* calibrated by blocks on devices, which take products of linear attention as those of any other */
 };
 
 /* Per second at this size. */

@@ -11,6 +11,7 @@ enum {
     MACHINE_NAME,
     MACHINE_SOURCE,
     MACHINE_CALIBRATED,
+    MACHINE_DEVICE,
     MACHINE_RANKS,
     MACHINE_MEMORY,
     MACHINE_OVERLAP,
@@ -24,6 +25,7 @@ static const hd_key machine_keys[MACHINE_KEYS] = {
     [MACHINE_NAME] = {"machine", 1},
     [MACHINE_SOURCE] = {"source", 0},
     [MACHINE_CALIBRATED] = {"calibrated", 0},
+    [MACHINE_DEVICE] = {"on_device", 0},
     [MACHINE_RANKS] = {"ranks", 0},
     [MACHINE_MEMORY] = {"memory_bytes", 0},
     [MACHINE_OVERLAP] = {"overlap_slowdown", 0},
@@ -171,6 +173,9 @@ static heddle_status read_all(heddle_machine *m, const hd_node *root)
     HD_TRY(read_source(m, value[MACHINE_SOURCE]));
     if (value[MACHINE_CALIBRATED] != NULL) {
         HD_TRY(hd_node_bool(&m->is_calibrated, value[MACHINE_CALIBRATED], "calibrated"));
+    }
+    if (value[MACHINE_DEVICE] != NULL) {
+        HD_TRY(hd_node_bool(&m->on_device, value[MACHINE_DEVICE], "on_device"));
     }
     if (value[MACHINE_MEMORY] != NULL) {
         HD_TRY(hd_node_int(&m->memory_bytes, value[MACHINE_MEMORY], 0, HD_MACHINE_MEMORY_MAX, "memory_bytes"));

@@ -87,8 +87,9 @@ static void put_machine(FILE *f, const heddle_machine *m)
     hd_put_quoted(f, m->name);
     fprintf(f, "\nsource: ");
     hd_put_quoted(f, m->source != NULL ? m->source : "");
-    fprintf(f, "\ncalibrated: %s\nranks: %d\nmemory_bytes: %lld        # of a rank; 0: not known\noverlap_slowdown: ",
-            m->is_calibrated ? "true" : "false", m->ranks, (long long)m->memory_bytes);
+    fprintf(f, "\ncalibrated: %s%s\nranks: %d\nmemory_bytes: %lld        # of a rank; 0: not known\noverlap_slowdown: ",
+            m->is_calibrated ? "true" : "false", m->on_device ? "\non_device: true" : "", m->ranks,
+            (long long)m->memory_bytes);
     put_number(f, m->overlap_slowdown);
     if (m->crowding_slowdown > 1) {
         fprintf(f, "\ncrowding_slowdown: ");

@@ -256,9 +256,10 @@ static stage_s seconds_of(const hd_pricer *p, const hd_share *share)
     double rows = (double)share->rows, c = (double)s->in_channels, out = (double)s->channels;
     double text = (double)share->samples * (double)p->model->text_tokens;
     const heddle_dtype dtype = p->model->dtype;
-    /* Our linear attention takes the weights in front of it whole, which costs bf16 what f32 costs. A machine that was
-     * calibrated runs it; the figures of others are of frameworks, which stay in bf16. */
-    const heddle_dtype first = s->kind == HEDDLE_STAGE_LINEAR && p->machine->is_calibrated ? HEDDLE_F32 : dtype;
+    /* Our linear attention on a CPU takes the weights in front of it whole, which costs bf16 what f32 costs. A machine
+     * that was calibrated runs it; the figures of others are of frameworks, which stay in bf16. */
+    const int is_whole = s->kind == HEDDLE_STAGE_LINEAR && p->machine->is_calibrated && !p->machine->on_device;
+    const heddle_dtype first = is_whole ? HEDDLE_F32 : dtype;
     stage_s t = {.passes = passes_s(p, share, 2), .last_pass = passes_s(p, share, 3)};
     switch (s->kind) {
     case HEDDLE_STAGE_ATTENTION:

@@ -202,8 +202,8 @@ static int64_t copy_bytes(const calibrate_run *run)
     return run->there == NULL ? COPY_BYTES : run->is_rough ? COPY_BYTES / MORE_ROWS : COPY_BYTES * (int64_t)MORE_ROWS;
 }
 
-/* As the planner counts them (planner/price/share.c). Weights of linear attention's first product are taken whole,
- * which costs bf16 what f32 costs. All passes over memory have one rate: a block's chunks stay in the cache. */
+/* As the planner counts them (planner/price/share.c). On a CPU weights of linear attention's first product are taken
+ * whole, which costs bf16 what f32 costs. All passes over memory have one rate: a block's chunks stay in the cache. */
 static void describe_block(calibrate_run *run)
 {
     heddle_measured *m = &run->sample->about;
@@ -227,7 +227,7 @@ static void describe_block(calibrate_run *run)
     default:
         products = 2 * rows * c * c;
         passes += 2;
-        add(m, HEDDLE_WORK_PRODUCT, HEDDLE_F32, 6 * rows * c * c, rows);
+        add(m, HEDDLE_WORK_PRODUCT, run->there != NULL ? run->dtype : HEDDLE_F32, 6 * rows * c * c, rows);
         add(m, HEDDLE_WORK_LINEAR, run->dtype, linear_flops(rows, (double)run->length, c), (double)run->length);
     }
     add(m, HEDDLE_WORK_PRODUCT, run->dtype, products, rows);

@@ -63,7 +63,7 @@ if measured "one rank" --transport self; then
     done
     has "$folder/out" "device cuda:0 (emulated device" "products of bf16: own, tiles" "memory of a rank: 4.0 GiB"
     has "$folder/said" "operations were so small that a device does little but launch them"
-    has "$file" "calibrated: true" "memory_bytes: 4294967296" "device cuda:0 (emulated device" "link: self"
+    has "$file" "calibrated: true" "on_device: true" "memory_bytes: 4294967296" "device cuda:0 (emulated device" "link: self"
     grep -Eq '^    bf16: \{start_s: [0-9.e-]*[1-9][0-9.e-]*, rates: ' "$file" || { echo "FAILED: no launch cost"; failed=1; }
     plans 1
 fi

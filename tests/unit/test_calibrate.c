@@ -71,6 +71,29 @@ HD_CASE(weights_of_blocks_are_out_of_the_caches)
     heddle_comm_destroy(comm);
 }
 
+/* Linear attention's first product on a device is of the arrays' type; on a CPU it costs what f32 costs. */
+HD_CASE(terms_are_of_the_arrays_type)
+{
+    calibrate_there there = {0};
+    int on_cpu = 0, on_device = 0;
+    for (int is_there = 0; is_there < 2; is_there++) {
+        calibrate_sample sample = {.times = 0};
+        for (int i = 0;; i++) {
+            sample = (calibrate_sample){.times = 0};
+            calibrate_run run = {.sample = &sample, .there = is_there ? &there : NULL};
+            if (!calibrate_work_at(&run, i)) {
+                break;
+            }
+            for (int t = 0; t < sample.about.nterms; t++) {
+                const heddle_measured_term *term = &sample.about.term[t];
+                *(is_there ? &on_device : &on_cpu) += term->work != HEDDLE_WORK_MEMORY && term->dtype != run.dtype;
+            }
+        }
+    }
+    assert_int_equal(on_device, 0);
+    assert_int_equal(on_cpu, 4); /* the sizes of linear attention in bf16 */
+}
+
 /* What ranks exchange was written just now. */
 HD_CASE(what_moves_is_in_the_caches)
 {

@@ -58,17 +58,17 @@ HD_CASE(presets_come_back_bit_for_bit)
 HD_CASE(reads_everything)
 {
     heddle_machine *m = NULL;
-    HD_OK(parse(&m,
-                "machine: two+two\nsource: \"a \\\"b\\\" \\\\ c\\n\"\ncalibrated: true\nranks: 7\nmemory_bytes: 80\n"
-                "overlap_slowdown: 1.5\ncrowding_slowdown: 1.25\n" LEVELS
-                "work:\n  product: {bf16: {start_s: 0.1, rates: [[1, 2.5], [1e3, 7e14]]}, f32: {rates: 3}}\n"
-                "  attention: {f16: {rates: 4}}\n  linear: {f64: {rates: 5}}\n"
-                "  sharded_attention: {f32: {rates: 8}}\n  memory: {start_s: 1, rates: 6}\n"
-                "links:\n  far: {ring: [{rates: 7}, {ranks: 9, rates: [[2, 8]]}]}\n"
-                "  near: {all_to_all: [{rates: 9}], all_gather: [{rates: 1}], reduce_scatter: [{rates: 2}]}\n"));
+    HD_OK(parse(&m, "machine: two+two\nsource: \"a \\\"b\\\" \\\\ c\\n\"\ncalibrated: true\non_device: true\n"
+                    "ranks: 7\nmemory_bytes: 80\n"
+                    "overlap_slowdown: 1.5\ncrowding_slowdown: 1.25\n" LEVELS
+                    "work:\n  product: {bf16: {start_s: 0.1, rates: [[1, 2.5], [1e3, 7e14]]}, f32: {rates: 3}}\n"
+                    "  attention: {f16: {rates: 4}}\n  linear: {f64: {rates: 5}}\n"
+                    "  sharded_attention: {f32: {rates: 8}}\n  memory: {start_s: 1, rates: 6}\n"
+                    "links:\n  far: {ring: [{rates: 7}, {ranks: 9, rates: [[2, 8]]}]}\n"
+                    "  near: {all_to_all: [{rates: 9}], all_gather: [{rates: 1}], reduce_scatter: [{rates: 2}]}\n"));
     assert_string_equal(m->source, "a \"b\" \\ c\n");
     assert_true(m->is_calibrated && m->ranks == 7 && m->memory_bytes == 80 && m->overlap_slowdown == 1.5);
-    assert_true(m->crowding_slowdown == 1.25);
+    assert_true(m->crowding_slowdown == 1.25 && m->on_device);
     assert_true(m->nlevels == 2 && m->level[0].link == 1 && m->level[1].link == 0 && m->level[1].size == 2);
     assert_true(m->work[HD_WORK_PRODUCT][HEDDLE_BF16].start_s == 0.1);
     assert_true(m->work[HD_WORK_PRODUCT][HEDDLE_BF16].rate.per_second[1] == 7e14);

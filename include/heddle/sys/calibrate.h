@@ -67,6 +67,8 @@ typedef struct heddle_calibration {
                                  ranks at work. Below 1: not known, 1 */
     double launch_s; /* what every term of work begins with, whatever its amount: launches of a device. At most half of
                         what any time has for each of its terms counts; 0: nothing */
+    int on_device;   /* 1: by blocks on devices. There the first product of linear attention is of the arrays' type, on
+                        a CPU it costs what f32 costs; the planner counts it likewise */
 } heddle_calibration;
 
 /* `fitted` of every row is written. The caller owns *out.

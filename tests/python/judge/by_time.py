@@ -36,6 +36,7 @@ class Machine:
     def __init__(self, draw, ranks):
         self.slowdown = draw.choice([1, 1.125, 1.5, 2.25])
         self.is_calibrated = draw.random() < 0.5
+        self.on_device = self.is_calibrated and draw.random() < 0.5
         sizes = [[ranks], [2, (ranks + 1) // 2], [4, 4], [2, 2, 2]] if ranks > 1 else [[1], [4]]
         self.sizes = draw.choice(sizes)
         self.crowding = draw.choice([1, 1.25, 2.5])
@@ -54,7 +55,9 @@ class Machine:
 
     def text(self):
         out = f"machine: random\noverlap_slowdown: {self.slowdown}\ncrowding_slowdown: {self.crowding}\n"
-        out += "calibrated: true\nlevels:\n" if self.is_calibrated else "levels:\n"
+        out += "calibrated: true\n" if self.is_calibrated else ""
+        out += "on_device: true\n" if self.on_device else ""
+        out += "levels:\n"
         for l, size in enumerate(self.sizes):
             out += f"  - {{name: level{l}, size: {size}, link: link{l}}}\n"
         out += "work:\n"
@@ -232,7 +235,7 @@ class Times(Bytes):
             attention = machine.work_ps("attention", dtype, 4 * rows * model.text_rows * c, model.text_rows)
             return first, last + product(rows, c), attention, 2.5 * attention
         share = stage.kv_heads / stage.heads
-        is_ours = stage.kind == "linear-attention" and machine.is_calibrated
+        is_ours = stage.kind == "linear-attention" and machine.is_calibrated and not machine.on_device
         first += product(rows, c * (1 + 2 * share), "f32" if is_ours else dtype)
         first += memory(2 * (1 + share)) if stage.rope else 0
         last += product(rows, c)
