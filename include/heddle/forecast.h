@@ -50,6 +50,7 @@ typedef struct heddle_forecast_memory {
     int peak_stage;      /* where it is; nstages: behind the last edge */
 } heddle_forecast_memory;
 
+/* A training step makes no sample: serial_s and sample_s are 0. */
 typedef struct heddle_forecast_info {
     size_t struct_bytes; /* HEDDLE_EMPTY sets it */
     const char *machine;

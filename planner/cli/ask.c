@@ -70,11 +70,10 @@ static void set_options(cli_question *q, const cli_arguments *a)
     o->epilogue = a->epilogue != NULL ? a->epilogue : has_ends ? "any" : NULL; /* its ends are priced apart */
     o->slack_percent = (int)a->slack_percent;
     o->max_waste_percent = (int)a->max_waste_percent;
-    o->backward = a->backward || a->training;
+    o->backward = o->training = q->way.training = a->training;
     o->machine = q->machine;
     o->objective = cli_objective(a);
     o->memory_bytes = a->memory_bytes;
-    o->training = q->way.training = a->training;
     o->recompute = q->way.recompute = a->recompute;
     o->workspace_bytes = q->way.workspace_bytes = a->workspace_bytes;
     o->force = cli_said(a->force);

@@ -65,7 +65,7 @@ const cli_option cli_options[] = {
     {"method", "STAGE=METHOD", CLI_ASKS | CLI_RUN, LIST, AT(methods), NULL,
      "how an attention runs over a sharded dim, several with commas; STAGE is a name or *, METHOD one "
      "of" ATTENTION_METHODS " or auto; for linear attention of" LINEAR_METHODS " or auto (auto)"},
-    {"backward", NULL, CLI_ASKS & ~CLI_FORECASTS, FLAG, AT(backward), NULL, "the bytes of the backward pass count too"},
+    {"backward", NULL, CLI_ASKS & ~CLI_FORECASTS, FLAG, AT(training), NULL, "as --training"},
     {"slack", "P", CLI_ASKS, NUMBER, AT(slack_percent), "25",
      "where bytes are the objective a stage's largest part may exceed that of its most even layout by P%", 0, 1000000},
     {"max-waste", "P", CLI_ASKS, NUMBER, AT(max_waste_percent), NULL,

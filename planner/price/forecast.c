@@ -215,8 +215,8 @@ static heddle_status add_up(heddle_forecast *f, hd_pricer *p, const heddle_sched
     }
     f->info.transfer_s += seconds(hd_price_gradients_ps(p));
     f->info.time_s = f->info.compute_s + f->info.transfer_s - f->info.hidden_s;
-    f->info.serial_s = serial_s(p); /* once per sample, not in time_s */
-    f->info.sample_s = m->passes > 0 ? (double)m->passes * f->info.time_s + f->info.serial_s : 0;
+    f->info.serial_s = p->backward ? 0 : serial_s(p); /* once per sample, not in time_s; training makes none */
+    f->info.sample_s = m->passes > 0 && !p->backward ? (double)m->passes * f->info.time_s + f->info.serial_s : 0;
     HD_TRY(hold_all(f, p));
     HD_TRY(check_sums(f, s));
     HD_TRY(hd_price_ends(&ends, p, &s->layout[s->run[0].layout], &s->layout[s->run[f->nstages - 1].layout]));

@@ -28,6 +28,24 @@ static void print_objective(const heddle_schedule_info *s)
     }
 }
 
+static void print_at_once(const schedule_view *v)
+{
+    char mesh[HEDDLE_LINE_BYTES] = "";
+    if (v->at_once[0] == '\0') {
+        printf(" \"at_once\": null,\n");
+        return;
+    }
+    printf(" \"at_once\": {");
+    report_json_string("size", v->at_once, ", ");
+    if (v->at_once_s > 0) {
+        heddle_ignore(heddle_mesh_format(mesh, sizeof mesh, &v->at_once_mesh));
+        report_json_string("mesh", mesh, ", ");
+        printf("\"sample_s\": %.12g},\n", v->at_once_s);
+    } else {
+        printf("\"mesh\": null, \"sample_s\": null},\n");
+    }
+}
+
 static void print_links(const schedule_view *v)
 {
     printf(" \"links\": [");
@@ -104,6 +122,7 @@ heddle_status report_schedule_json(const schedule_view *v)
     report_json_string("mesh", mesh, ",\n ");
     report_json_string("machine", v->on.name, ", ");
     report_json_string("machine_from", v->machine_from, ",\n");
+    print_at_once(v);
     print_objective(&v->info);
     printf(" \"time_s\": %.12g, \"compute_s\": %.12g, \"transfer_s\": %.12g, \"hidden_s\": %.12g, \"serial_s\": "
            "%.12g, \"sample_s\": %.12g,\n",

@@ -25,6 +25,10 @@ typedef struct schedule_view {
     int64_t longest, longest_bytes;      /* its largest extent that fits so many bytes of a rank */
     char left_out[256];                  /* what the slack left out, though it sends less; "": nothing that is known */
     int left_out_of;                     /* stage of the model that has more work then */
+    /* The size with which the passes of guidance are one, "b=2"; "": they are, or there is no plan of it. */
+    char at_once[64];
+    double at_once_s; /* what a sample takes then; 0: not searched */
+    heddle_mesh at_once_mesh;
     int is_stages_alone; /* repetitions are alike whose stages are, whatever leads into the first of them */
 } schedule_view;
 

@@ -118,16 +118,19 @@ const char *report_value(char *out, size_t out_bytes, const char *objective, dou
     return is_of_seconds(objective) ? report_seconds(out, out_bytes, value) : report_si(out, out_bytes, value);
 }
 
-/* With and without the condition, one after the other: a mesh axis may have them only where both are in the batch. */
-static void print_guidance(const schedule_view *v)
+static void print_at_once(const schedule_view *v)
 {
-    heddle_model_info m = HEDDLE_EMPTY(heddle_model_info);
-    if (heddle_model_get_info(&m, v->model) == HEDDLE_OK && m.batch_dim >= 0 && m.guidance > 1 && v->nranks > 1 &&
-        m.shape.dim[m.batch_dim].extent % m.guidance != 0) {
-        printf("  its passes with and without the condition are one after the other: --size %s=%lld has them at once,\n"
-               "  and a mesh axis may cut them for 0 bytes\n",
-               m.shape.dim[m.batch_dim].name, (long long)m.shape.dim[m.batch_dim].extent * m.guidance);
+    char seconds[16], mesh[HEDDLE_LINE_BYTES] = "";
+    if (v->at_once[0] == '\0') {
+        return;
     }
+    printf("  its passes with and without the condition are one after the other: --size %s has them at once",
+           v->at_once);
+    if (v->at_once_s > 0) {
+        heddle_ignore(heddle_mesh_format(mesh, sizeof mesh, &v->at_once_mesh));
+        printf(",\n  %s a sample on %s", report_seconds(seconds, sizeof seconds, v->at_once_s), mesh);
+    }
+    printf("\n");
 }
 
 static void print_seconds(const schedule_view *v)
@@ -144,7 +147,7 @@ static void print_seconds(const schedule_view *v)
     printf("\n");
     if (f->sample_s > 0) {
         printf("a whole sample: %s\n", report_seconds(all, sizeof all, f->sample_s));
-        print_guidance(v);
+        print_at_once(v);
     }
 }
 

@@ -15,7 +15,8 @@ LINE = "bf16[b=2 t=30 s=16 c=32] on [sp=2]: t@sp -> s@sp"
 TINY = os.path.join(SOURCE, "tests/golden/tiny.yaml")
 SMALL = ["--transport", "threads"]
 WAYS = [
-    ["plan", *PLAN], ["plan", *PLAN, "--training"], ["explain", *PLAN], ["explain", *PLAN, "--why-not", "t.attn=/ring"],
+    ["plan", *PLAN], ["plan", *PLAN, "--size", "b=2"], ["plan", *PLAN, "--training"],
+    ["explain", *PLAN], ["explain", *PLAN, "--why-not", "t.attn=/ring"],
     ["compare", *PLAN, "--methods", "best,lasp"], ["sweep", "stdit3-xl2", "-n", "1..4", *GPUS], ["memory", *PLAN],
     ["memory", *PLAN, "--longest", "s"], ["simulate", *PLAN], ["volume", *PLAN], ["volume", LINE],
     ["topo"], ["presets"],

@@ -52,6 +52,8 @@ says "a bare mesh" 2 "a mesh is said as --mesh sp=16, an extent as --size sp=16"
 says "a method alone" 2 "or *=ring for every stage, found 'ring'" plan hunyuanvideo -n 8 --method ring
 one_sample=(plan stdit3-720p-204f -n 8 --machine 8xh100-nvlink)
 says "guidance" 0 "passes with and without the condition are one after the other: --size b=2 has them at once," "${one_sample[@]}"
+says "guidance on many ranks" 0 "--size b=2 has them at once" plan latte-xl2 -n 1024 --machine 128x8xh100-nvlink+ib400
+! grep -q "a sample on" "$folder/out" || { echo "FAILED guidance on many ranks: $(cat "$folder/out")" && failed=1; }
 says "three samples" 0 "--size b=6 has them at once," "${one_sample[@]}" --size b=3
 says "guidance in the batch" 0 "a whole sample: " "${one_sample[@]}" --size b=2
 ! grep -q "one after the other" "$folder/out" || { echo "FAILED guidance in the batch: $(cat "$folder/out")" && failed=1; }
@@ -268,6 +270,17 @@ assert o["name"] == "time" and o["lower_bound"] <= o["value"] <= o["runner_up"],
 assert set(p["links"][0]) == {"class", "sent_max", "received_max", "total"}
 assert all({"name", "repeat", "layout", "method", "time_s", "reason"} <= set(s) for s in p["stages"])
 assert sum(s["repeat"] for s in p["stages"]) == len(p["schedule"]["stages"])
+# What a sample takes with both halves of guidance in the batch is the plan of that batch, where it is searched.
+g = ask("plan", "stdit3-720p-204f", "-n", "16")
+both = ask("plan", "stdit3-720p-204f", "-n", "16", "--size", "b=2")
+assert g["at_once"] == {"size": "b=2", "mesh": both["mesh"], "sample_s": both["sample_s"]} and both["mesh"] != g["mesh"]
+assert g["schedule"]["shape"] == ask("plan", "stdit3-720p-204f", "--mesh", "sp=16")["schedule"]["shape"], "the model stays"
+assert both["at_once"] is None and p["at_once"] is None, "they are"
+assert ask("plan", "stdit3-720p-204f", "-n", "16", "--memory", "2600MB")["at_once"] is None, "it does not fit"
+# A training step makes no samples, and --backward asks for one.
+t = ask("plan", "stdit3-xl2", "-n", "4", "--training")
+assert t["time_s"] == t["objective"]["value"] and t["sample_s"] == t["serial_s"] == 0 and t["at_once"] is None, t
+assert ask("plan", "stdit3-xl2", "-n", "4", "--backward") == t
 # Bytes are those of the schedule, and its links have no more and no less.
 b = ask("plan", "hunyuanvideo", "--mesh", "sp=8", "--objective", "bytes")
 assert b["objective"]["value"] == b["bytes_per_rank_max"] == b["schedule"]["bytes_per_rank_max"], b["objective"]
