@@ -123,6 +123,9 @@ typedef struct hd_device_kernels {
                 void *stream);
     int (*convert)(void *dst, heddle_dtype dst_dtype, const void *src, heddle_dtype src_dtype, int64_t elems,
                    void *stream);
+    /* dst[0][i] is src[i] rounded to BF16 or F16, dst[1][i] what that left, rounded: their sum is within 2^-17 of
+     * src[i]; of F16, where both are normal numbers */
+    int (*split)(void *dst, heddle_dtype dtype, const float *src, int64_t elems, void *stream);
     /* dst may be src. */
     int (*norm_rotate)(const hd_device_heads *of, void *dst, const void *src, void *stream);
 

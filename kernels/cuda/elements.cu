@@ -75,6 +75,48 @@ HD_DEV void each(const elements_args *a, heddle_dtype dst_dtype, heddle_dtype sr
 EACH_PAIR(ELEMENTS_KERNEL, gelu)
 EACH_PAIR(ELEMENTS_KERNEL, convert)
 
+/* --- a number as two of a shorter type */
+
+typedef struct split_args {
+    const char *src;
+    char *high, *low;
+    int32_t elems;
+    int is_whole;
+} split_args;
+
+HD_DEV void each_split(const split_args *a, heddle_dtype dtype)
+{
+    float value[AT_ONCE][PER];
+    HD_UNROLL
+    for (int u = 0; u < AT_ONCE; u++) {
+        const int32_t at = thread_at(u), left = a->elems - at;
+        if (left > 0) {
+            hd_values_load(value[u], a->src, at, left, PER, HEDDLE_F32, a->is_whole && left >= PER);
+        }
+    }
+    HD_UNROLL
+    for (int u = 0; u < AT_ONCE; u++) {
+        const int32_t at = thread_at(u), left = a->elems - at;
+        const int is_whole = a->is_whole && left >= PER;
+        if (left > 0) {
+            hd_values_store(a->high, value[u], at, left, PER, dtype, is_whole);
+            HD_UNROLL
+            for (int i = 0; i < PER; i++) {
+                value[u][i] -= hd_half_get(hd_half_of(value[u][i], dtype), dtype);
+            }
+            hd_values_store(a->low, value[u], at, left, PER, dtype, is_whole);
+        }
+    }
+}
+
+#define SPLIT_KERNEL(name, dtype)                                                                                      \
+    HD_KERNEL(name, split_args, a)                                                                                     \
+    {                                                                                                                  \
+        each_split(&a, dtype);                                                                                         \
+    }
+SPLIT_KERNEL(split_bf16, HEDDLE_BF16)
+SPLIT_KERNEL(split_f16, HEDDLE_F16)
+
 /* --- the gradient: gelu(x) = x s, s the logistic function of 2 u, u = slope (x + cubic x^3); its slope is
  * s + 2 u' x s (1 - s). */
 
@@ -175,6 +217,23 @@ static unsigned stretch(elements_args *a, int64_t at, int64_t elems, void *dst, 
 ELEMENTS_LAUNCHER(gelu)
 ELEMENTS_LAUNCHER(convert)
 
+int hd_elements_split(void *dst, heddle_dtype dtype, const float *src, int64_t elems, void *stream)
+{
+    int error = is_float(dtype) && dtype != HEDDLE_F32 && elems >= 0 ? 0 : (int)cudaErrorInvalidValue;
+    for (int64_t at = 0; at < elems && error == 0; at += MOST_ELEMENTS) {
+        split_args a = {(const char *)(src + at), (char *)dst + at * 2, (char *)dst + (elems + at) * 2,
+                        (int32_t)(elems - at < MOST_ELEMENTS ? elems - at : (int64_t)MOST_ELEMENTS), 0};
+        a.is_whole = hd_is_aligned(a.src) && hd_is_aligned(a.high) && hd_is_aligned(a.low);
+        if (dtype == HEDDLE_BF16) {
+            HD_LAUNCH(split_bf16, blocks_of(a.elems), HD_ROWS_THREADS, stream, &a);
+        } else {
+            HD_LAUNCH(split_f16, blocks_of(a.elems), HD_ROWS_THREADS, stream, &a);
+        }
+        error = (int)cudaGetLastError();
+    }
+    return error;
+}
+
 static int launch_back(const gelu_back_args *a, heddle_dtype dtype, void *stream)
 {
     HD_ROWS_LAUNCH_OF(gelu_back, dtype, blocks_of(a->elems), a, stream);
@@ -197,7 +256,8 @@ int hd_elements_gelu_back(void *dy, void *active, const void *src, heddle_dtype 
 
 int hd_elements_load(void)
 {
-    const void *const kernel[] = {HD_ROWS_ADDRESSES(gelu_back),
+    const void *const kernel[] = {HD_ROWS_ADDRESSES(gelu_back), HD_KERNEL_ADDRESS(split_bf16),
+                                  HD_KERNEL_ADDRESS(split_f16),
                                   EACH_PAIR(ADDRESS_PAIR, gelu) EACH_PAIR(ADDRESS_PAIR, convert)};
     return hd_load_kernels(kernel, (int)(sizeof kernel / sizeof kernel[0]));
 }

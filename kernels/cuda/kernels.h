@@ -33,6 +33,7 @@ int hd_elements_gelu(void *dst, heddle_dtype dst_dtype, const void *src, heddle_
                      void *stream);
 int hd_elements_convert(void *dst, heddle_dtype dst_dtype, const void *src, heddle_dtype src_dtype, int64_t elems,
                         void *stream);
+int hd_elements_split(void *dst, heddle_dtype dtype, const float *src, int64_t elems, void *stream);
 
 int hd_heads_load(void);
 int hd_heads_norm_rotate(const hd_device_heads *of, void *dst, const void *src, void *stream);

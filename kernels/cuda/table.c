@@ -32,6 +32,7 @@ const hd_device_kernels hd_kernels_cuda = {
     .gate_residual = hd_rows_gate_residual,
     .gelu = hd_elements_gelu,
     .convert = hd_elements_convert,
+    .split = hd_elements_split,
     .norm_rotate = hd_heads_norm_rotate,
     .scale_rows = hd_rows_scale,
     .norm_back = hd_rows_norm_back,

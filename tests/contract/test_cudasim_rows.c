@@ -136,6 +136,32 @@ HD_CASE(elements_are_the_reference)
     }
 }
 
+/* Two numbers of 8 bits (F16: 11) miss a number by less than half of the last place of the second one. */
+HD_CASE(a_split_leaves_next_to_nothing)
+{
+    begin();
+    for (int round = 0; round < hd_rounds(2 * 8); round++) {
+        const heddle_dtype to = round % 2 ? HEDDLE_F16 : HEDDLE_BF16;
+        const double left = to == HEDDLE_F16 ? 0x1p-23 : 0x1p-17, least = to == HEDDLE_F16 ? 0x1p-25 : 0;
+        const int64_t n = round < 4 ? 8 * 300 : between(1, 3000);
+        const int shift = below(2);
+        float *src = random_array(HEDDLE_F32, n, 6);
+        void *src_there = sim_array(src, HEDDLE_F32, n, shift), *dst_there = sim_array(NULL, to, 2 * n, shift);
+        OK(device->split(dst_there, to, src_there, n, NULL));
+        float *got = widened(from_sim(dst_there, to, 2 * n), to, 2 * n);
+        for (int64_t i = 0; i < n; i++) {
+            uint16_t one[2] = {0};
+            value_set(one, to, 0, src[i]);
+            assert_true(got[i] == value_at(one, to, 0));
+            assert_true(fabs((double)got[i] + got[n + i] - src[i]) <= fmax(left * fabs(src[i]), least));
+        }
+        sim_free(src_there, HEDDLE_F32, shift);
+        sim_free(dst_there, to, shift);
+        free(src);
+        free(got);
+    }
+}
+
 typedef struct heads_problem {
     hd_device_heads of;
     int64_t elems, part; /* where the heads begin in each row */
@@ -315,6 +341,8 @@ HD_CASE(what_does_not_fit_is_refused)
     assert_int_equal(device->gate_residual(&of, there, there, HEDDLE_BF16, NULL, NULL, NULL), cudaErrorInvalidValue);
     assert_int_equal(device->gelu(there, HEDDLE_I32, there, HEDDLE_F32, 8, NULL), cudaErrorInvalidValue);
     OK(device->convert(there, HEDDLE_F32, there, HEDDLE_F32, 0, NULL));
+    assert_int_equal(device->split(there, HEDDLE_F32, there, 8, NULL), cudaErrorInvalidValue);
+    OK(device->split(there, HEDDLE_BF16, there, 0, NULL));
     hd_device_heads heads = {HEDDLE_F32, 1, 1, 7, 8, NULL, NULL, 1, 1};
     assert_int_equal(device->norm_rotate(&heads, there, there, NULL), cudaErrorInvalidValue);
     heads.d = 130;

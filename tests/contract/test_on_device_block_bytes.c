@@ -144,26 +144,27 @@ static int mlp_back_launches(launch *out, const heddle_block_options *options, i
 
 static int text_back(launch *out, const sizes *s, int64_t seen)
 {
-    const int64_t c = s->c;
+    const int64_t c = s->c, terms = s->each == 4 ? 1 : 2;
     int n = 0;
-    if (s->each != 4) {
-        out[n++] = (launch){"convert", 2 * c * c * s->each, 2 * c * c * 4};
+    if (terms == 2) {
+        out[n++] = (launch){"split", 2 * seen * c * 4, terms * 2 * seen * c * s->each};
+        out[n] = out[n + 1] = (launch){"convert", seen * c * 4, seen * c * s->each};
+        n += 2;
     }
-    n += weight(out + n, seen, 2 * c, c, 4);
-    out[n++] = through(seen, 2 * c, c, 4, 4);
-    out[n++] = (launch){"gate_residual", 2 * seen * c * 4, seen * c * 4};
+    n += weight(out + n, terms * seen, 2 * c, c, s->each);
+    out[n++] = through(terms * seen, 2 * c, c, s->each, 4);
+    for (int i = 0; i < terms; i++) {
+        out[n++] = (launch){"gate_residual", 2 * seen * c * 4, seen * c * 4};
+    }
     return n;
 }
 
 static int cross_back_launches(launch *out, const heddle_block_options *options, int parts)
 {
     const sizes s = sizes_of(options);
-    const int64_t words = s.samples * options->text_tokens, seen = options->text_tokens, half = s.rows / 2, c = s.c;
+    const int64_t seen = options->text_tokens, half = s.rows / 2, c = s.c;
     int n = 0;
     (void)parts;
-    if (s.each != 4) {
-        out[n++] = (launch){"convert", words * c * 4, words * c * s.each};
-    }
     out[n++] = through(half, c, c, s.each, s.each);
     n += weight(out + n, half, c, c, s.each);
     n += attention_back(out + n, s.x / 2, seen * 2 * c * s.each, half * options->heads * 4, half * c * 4,

@@ -166,7 +166,7 @@ heddle_status hd_on_bench_product(heddle_bench_product_result *out, heddle_block
                                   heddle_product_kind kind, int64_t rows, int64_t budget_ms)
 {
     heddle_status st = HEDDLE_OK;
-    on_bench b = {.room = block->on->room, .rows = rows};
+    on_bench b = {.room = block->on->room, .rows = rows * hd_on_terms(block, layer, kind)};
     out->of = hd_on_form(block, layer, kind);
     HD_TRY(hd_products_take(&b.matmul, b.room->products, &out->of));
     say_kernel(out->kernel, sizeof out->kernel, b.matmul);

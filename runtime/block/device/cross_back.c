@@ -1,5 +1,5 @@
 /* Backward of CROSS on a device. Gradients of keys and values are sums over rows, of which other ranks have more: they
- * go through their layer in f32, so that the sum over ranks is the same however rows are dealt. */
+ * go through their layer unrounded, so that the sum over ranks is the same however rows are dealt (hd_on_terms). */
 #include "runtime/block/device/device.h"
 
 #include "runtime/base/base.h"
@@ -30,9 +30,7 @@ static heddle_status restore(hd_on_call *call, hd_on_crossed *a)
     *a = (hd_on_crossed){
         .kv = call->kept.text, .q = call->kept.wide, .o = call->kept.o, .stats = (float *)(void *)call->kept.mixer};
     a->text = (char *)(uintptr_t)(given->text + call->view->first_sample * call->block->options.text_tokens * call->c);
-    a->words = call->dtype == HEDDLE_F32 ? a->text : hd_on_take(call, words, elem);
-    return a->words == a->text ? HEDDLE_OK
-                               : HD_ON_LAUNCH(call, convert, a->words, call->dtype, a->text, HEDDLE_F32, words);
+    return HEDDLE_OK;
 }
 
 /* Of `count` samples with texts of one length. */
@@ -89,34 +87,51 @@ out:
     return st;
 }
 
-/* Their layer's weight in f32. */
-static heddle_status wide_weight(hd_on_call *call, const void **out)
+/* What a layer's gradients are made of: rows of its result's gradient, and those that it was given. */
+typedef struct pairs {
+    const void *dy, *x;
+    int64_t rows;
+} pairs;
+
+/* `rows` rows of the text, as many times as its gradients have terms. */
+static heddle_status words_of(hd_on_call *call, pairs *out, const float *dkv, const float *text, int64_t rows)
 {
-    const int64_t elems = 2 * call->c * call->c;
-    const void *const weight = call->on->param[2 * HD_LAYER_KV];
-    *out = call->dtype == HEDDLE_F32 ? weight : hd_on_take(call, elems, sizeof(float));
-    return *out == weight
-               ? HEDDLE_OK
-               : HD_ON_LAUNCH(call, convert, (void *)(uintptr_t)*out, HEDDLE_F32, weight, call->dtype, elems);
+    heddle_status st = HEDDLE_OK;
+    const int terms = hd_on_terms(call->block, HD_LAYER_KV, HEDDLE_PRODUCT_OUTER);
+    const int64_t elems = rows * call->c;
+    *out = (pairs){dkv, text, terms * rows};
+    if (terms > 1) {
+        const size_t elem = hd_block_elem_bytes(call->block);
+        void *dy = hd_on_take(call, terms * 2 * elems, elem), *x = hd_on_take(call, terms * elems, elem);
+        *out = (pairs){dy, x, terms * rows};
+        HD_TRY(HD_ON_LAUNCH(call, split, dy, call->dtype, dkv, 2 * elems));
+        for (int i = 0; i < terms; i++) {
+            HD_TRY(HD_ON_LAUNCH(call, convert, at(call, x, i * elems), call->dtype, text, HEDDLE_F32, elems));
+        }
+    }
+out:
+    return st;
 }
 
 /* `rows` rows of the text from `row` on. */
-static heddle_status words_back(hd_on_call *call, const hd_on_crossed *a, const gradients *g, const void *weight,
-                                int64_t row, int64_t rows)
+static heddle_status words_back(hd_on_call *call, const hd_on_crossed *a, const gradients *g, int64_t row, int64_t rows)
 {
     heddle_status st = HEDDLE_OK;
     const int64_t c = call->c;
+    const size_t before = call->used;
     float *dtext = call->wanted != NULL ? call->wanted->text : NULL;
     const hd_device_rows of = {.dtype = HEDDLE_F32, .rows = rows, .c = c};
-    const float *dkv = g->dkv + row * 2 * c;
-    HD_TRY(hd_on_weight(call, HD_LAYER_KV, dkv, (const float *)(const void *)a->text + row * c, rows));
+    pairs words;
+    HD_TRY(words_of(call, &words, g->dkv + row * 2 * c, (const float *)(const void *)a->text + row * c, rows));
+    HD_TRY(hd_on_weight(call, HD_LAYER_KV, words.dy, words.x, words.rows));
     if (dtext != NULL) {
         dtext += (call->view->first_sample * call->block->options.text_tokens + row) * c;
-        const heddle_product of_layer = hd_on_form(call->block, HD_LAYER_KV, HEDDLE_PRODUCT_BACK);
-        const heddle_product_call product = {.dst = g->change, .src = dkv, .with = weight, .rows = rows};
-        HD_TRY(hd_on_product(call, &of_layer, &product));
-        HD_TRY(HD_ON_LAUNCH(call, gate_residual, &of, dtext, g->change, HEDDLE_F32, NULL, NULL));
+        HD_TRY(hd_on_through(call, HD_LAYER_KV, g->change, words.dy, words.rows));
+        for (int64_t r = 0; r < words.rows; r += rows) {
+            HD_TRY(HD_ON_LAUNCH(call, gate_residual, &of, dtext, g->change + r * c, HEDDLE_F32, NULL, NULL));
+        }
     }
+    call->used = before;
 out:
     return st;
 }
@@ -125,14 +140,11 @@ static heddle_status text_back(hd_on_call *call, const hd_on_crossed *a, const g
 {
     heddle_status st = HEDDLE_OK;
     const int64_t tokens = call->block->options.text_tokens;
-    const void *weight = NULL;
     int64_t count;
-    HD_TRY(call->wanted != NULL && call->wanted->text != NULL ? wide_weight(call, &weight) : HEDDLE_OK);
     for (int64_t s = 0; s < call->view->samples; s += count) {
         const int64_t length = hd_cross_length(call->block, call->view, s);
         count = length == tokens || length == 0 ? hd_on_run_of(call, s, 0) : 1; /* whole texts lie behind one another */
-        HD_TRY(length > 0 ? words_back(call, a, g, weight, s * tokens, count > 1 ? count * tokens : length)
-                          : HEDDLE_OK);
+        HD_TRY(length > 0 ? words_back(call, a, g, s * tokens, count > 1 ? count * tokens : length) : HEDDLE_OK);
     }
 out:
     return st;
@@ -144,6 +156,7 @@ heddle_status hd_on_cross_back(hd_on_call *call)
     const size_t elem = hd_block_elem_bytes(call->block);
     const int64_t elems = call->rows * call->c;
     const int64_t words = call->view->samples * call->block->options.text_tokens * call->c;
+    const int64_t changed = hd_on_terms(call->block, HD_LAYER_KV, HEDDLE_PRODUCT_BACK) * words;
     hd_on_crossed a;
     int64_t count;
     HD_TRY(restore(call, &a));
@@ -151,7 +164,7 @@ heddle_status hd_on_cross_back(hd_on_call *call)
                          .d_o = hd_on_take(call, elems, elem),
                          .dkv = hd_on_take(call, 2 * words, sizeof(float)),
                          .delta = hd_on_take(call, call->rows * call->block->options.heads, sizeof(float)),
-                         .change = hd_on_take(call, elems > words ? elems : words, sizeof(float))};
+                         .change = hd_on_take(call, elems > changed ? elems : changed, sizeof(float))};
     for (int64_t s = 0; s < call->view->samples; s += count) {
         count = hd_on_run_of(call, s, 1);
         HD_TRY(hd_cross_length(call->block, call->view, s) > 0 ? rows_back(call, &a, &g, s, count) : HEDDLE_OK);

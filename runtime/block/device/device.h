@@ -103,6 +103,8 @@ int64_t hd_on_param_elems(const heddle_param *param);
 heddle_dtype hd_on_param_dtype(const heddle_block *block, int param); /* as kernels read it */
 /* The product of layer i that a stage, or its backward, asks for. */
 heddle_product hd_on_form(const heddle_block *block, int layer, heddle_product_kind kind);
+/* How many of its rows are one of the layer's: their results are added up. */
+int hd_on_terms(const heddle_block *block, int layer, heddle_product_kind kind);
 
 /* --- call.c: checks and runs */
 

@@ -14,7 +14,7 @@ int64_t hd_on_param_elems(const heddle_param *param)
 }
 
 /* Results of the layers in front of the residual are f32, so that a row of x is rounded once, and so are gradients of
- * what the others were given, which meet it. Gradients of the text's keys and values are sums over rows. */
+ * what the others were given, which meet it. */
 heddle_product hd_on_form(const heddle_block *block, int layer, heddle_product_kind kind)
 {
     const heddle_stage_kind stage = block->options.kind;
@@ -22,13 +22,21 @@ heddle_product hd_on_form(const heddle_block *block, int layer, heddle_product_k
     const heddle_dtype dtype = block->options.shape.dtype;
     const int is_last = stage == HEDDLE_STAGE_MLP ? layer == HD_LAYER_FC2 : layer == HD_LAYER_PROJ;
     const int is_wide = kind == HEDDLE_PRODUCT_OUTER || is_last == (kind == HEDDLE_PRODUCT_FORWARD);
-    const int sums_rows = stage == HEDDLE_STAGE_CROSS && layer == HD_LAYER_KV && kind != HEDDLE_PRODUCT_FORWARD;
     return (heddle_product){.kind = kind,
-                            .dtype = sums_rows ? HEDDLE_F32 : dtype,
+                            .dtype = dtype,
                             .dst_dtype = is_wide ? HEDDLE_F32 : dtype,
                             .n = weight->extent[0],
                             .k = weight->extent[1],
                             .has_bias = kind == HEDDLE_PRODUCT_FORWARD};
+}
+
+/* Gradients of the text's keys and values are sums over rows, of which each rank has some: rounded there, they would
+ * depend on how rows are dealt. So a row of them is two of the block's type: what it is rounded to, what that left. */
+int hd_on_terms(const heddle_block *block, int layer, heddle_product_kind kind)
+{
+    const heddle_block_options *o = &block->options;
+    const int sums_rows = o->kind == HEDDLE_STAGE_CROSS && layer == HD_LAYER_KV && kind != HEDDLE_PRODUCT_FORWARD;
+    return sums_rows && o->shape.dtype != HEDDLE_F32 ? 2 : 1;
 }
 
 heddle_dtype hd_on_param_dtype(const heddle_block *block, int param)
