@@ -78,10 +78,16 @@ static const char *const timed_lines[] = {
     "bf16[t=18 s=34 c=72] on [a=2 b=2]: t@a,sum@b -> s@a,t@b",
 };
 
+enum {
+    LINES = sizeof lines / sizeof *lines,
+    SUMS = sizeof sum_lines / sizeof *sum_lines,
+    TIMED = sizeof timed_lines / sizeof *timed_lines
+};
+
 typedef struct job {
     rc_mode mode;
     const char *transport;
-    const char *const *line;
+    const char *line[LINES + SUMS + TIMED];
     int nlines;
 } job;
 
@@ -92,12 +98,22 @@ static int ranks_of(const char *text)
     return heddle_mesh_size(&line.mesh);
 }
 
-/* Every line goes by every mode; where fewer rounds are wanted, by its share of them, always the same. */
+/* Every line goes by every mode; where fewer rounds are wanted, by its share of them, always the same, and one at the
+ * least by each mode. */
 static int goes(const job *j, const char *line)
 {
     const rc_mode *m = &j->mode;
     return hd_goes("%s %s %s %d %d %d %d %d", line, j->transport, m->kernel != NULL ? m->kernel : "", m->split_phase,
                    m->padded, m->private_src, m->private_dst, (int)m->tuning);
+}
+
+static void add_lines(job *j, const char *const *line, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (goes(j, line[i])) {
+            j->line[j->nlines++] = line[i];
+        }
+    }
 }
 
 static heddle_status check_all(heddle_comm *comm, void *arg)
@@ -106,7 +122,7 @@ static heddle_status check_all(heddle_comm *comm, void *arg)
     for (int i = 0; i < j->nlines; i++) {
         heddle_reshard_line line;
         heddle_status st = heddle_reshard_parse(&line, j->line[i]);
-        if (st == HEDDLE_OK && heddle_mesh_size(&line.mesh) == heddle_comm_size(comm) && goes(j, j->line[i])) {
+        if (st == HEDDLE_OK && heddle_mesh_size(&line.mesh) == heddle_comm_size(comm)) {
             st = rc_check(comm, j->line[i], &j->mode);
         }
         if (st != HEDDLE_OK) {
@@ -118,18 +134,21 @@ static heddle_status check_all(heddle_comm *comm, void *arg)
 
 static void run(const char *transport, const heddle_comm_options *options, const rc_mode *mode)
 {
-    const char *const *sets[] = {lines, sum_lines, timed_lines};
-    int counts[] = {(int)(sizeof lines / sizeof *lines), (int)(sizeof sum_lines / sizeof *sum_lines),
-                    (int)(sizeof timed_lines / sizeof *timed_lines)};
-    for (int s = mode->tuning == HEDDLE_TUNING_TRIALS ? 2 : 0; s < 3; s++) {
-        job j = {*mode, transport, sets[s], counts[s]};
-        unsigned done = 0;
-        for (int i = 0; i < counts[s]; i++) {
-            int n = ranks_of(sets[s][i]);
-            if ((done & 1u << n) == 0 && goes(&j, sets[s][i])) {
-                done |= 1u << n;
-                HD_OK(heddle_run_ranks_with(n, transport, options, check_all, &j));
-            }
+    job j = {.mode = *mode, .transport = transport};
+    unsigned done = 0;
+    if (mode->tuning != HEDDLE_TUNING_TRIALS) {
+        add_lines(&j, lines, LINES);
+        add_lines(&j, sum_lines, SUMS);
+    }
+    add_lines(&j, timed_lines, TIMED);
+    if (j.nlines == 0) { /* no mode goes without */
+        j.line[j.nlines++] = timed_lines[0];
+    }
+    for (int i = 0; i < j.nlines; i++) {
+        const int n = ranks_of(j.line[i]);
+        if ((done & 1u << n) == 0) {
+            done |= 1u << n;
+            HD_OK(heddle_run_ranks_with(n, transport, options, check_all, &j));
         }
     }
 }
@@ -219,8 +238,8 @@ HD_CASE(every_kernel)
     int n;
     const hd_copy_kernel *kernel = hd_copy_kernels(&n);
     for (int i = 0; i < n; i++) {
-        job j = {
-            {.kernel = kernel[i].name, .tuning = HEDDLE_TUNING_RULES}, "threads", lines, sizeof lines / sizeof *lines};
+        job j = {.mode = {.kernel = kernel[i].name, .tuning = HEDDLE_TUNING_RULES}, .transport = "threads"};
+        add_lines(&j, lines, LINES);
         HD_OK(heddle_run_ranks(2, "threads", check_all, &j));
     }
 }
@@ -293,8 +312,8 @@ out:
 
 int main(int argc, char **argv)
 {
-    rc_prepare(lines, (int)(sizeof lines / sizeof *lines));
-    rc_prepare(sum_lines, (int)(sizeof sum_lines / sizeof *sum_lines));
-    rc_prepare(timed_lines, (int)(sizeof timed_lines / sizeof *timed_lines));
+    rc_prepare(lines, LINES);
+    rc_prepare(sum_lines, SUMS);
+    rc_prepare(timed_lines, TIMED);
     return hd_run_cases(HD_CASE_SECONDS, argc, argv);
 }
