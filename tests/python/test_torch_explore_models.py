@@ -398,7 +398,7 @@ WANTED = {classified: ("alike=1", "rows of s are cut"),
           divided: ("(1 + h _)", "h is cut all the way; 4 by Switch; the planner has no schedule of it: in 'layers.0' "
                                  "it cuts f or s, and no part of them"),
           together: ("rows of (l + s) are cut as one dim from 'layers.0' on", "Attend(over='rows'"),
-          chained: ("rows of l and s are cut, ulysses", "'singles.1': Split(what='turns', dims='l+s _'"),
+          chained: ("rows of l and s are cut, ulysses", "'singles.1': (Split(what='turns', dims='l+s _'"),
           residuals: ("rows of l and s are cut, ulysses", "'output.of_blocks.0'", "'output.of_blocks.1'"),
           convolved: ("s is cut all the way; 1 by Halo, 2 by Attend", "layers.1: keep to s@sp, 0 bytes by ulysses, "),
           evoformer: ("Attend(over='h'", "h is cut all the way")}

@@ -3,18 +3,22 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import functools
 import inspect
+import operator
 import re
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+import struct
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
-from ..errors import ArgumentError, UnsupportedError
+from ..errors import ArgumentError, MismatchError, UnsupportedError
 from .agreement import not_compiled
 from .ranks import Ranks
 from .within import Put, is_within
 
 Apply = Callable[[Any], Any]
+_Place = Tuple[str, Tuple[str, ...]]  #: a name, and places in tuples or mappings
 
 
 def matching(model: torch.nn.Module, pattern: Any) -> List[torch.nn.Module]:
@@ -60,7 +64,8 @@ class _Step:
         self._ranks = ranks
         self._where = f"parallelize: '{pattern}' ({type(module).__name__})"
         self._step = step
-        self.name, self._path = _place(step.what)
+        self._places = [_place(what) for what in _whats(step)]
+        self.name, self._path = self._places[0]
         try:
             self._around: Any = step._around(ranks) if hasattr(step, "_around") else None
             self._apply = self._around.given if self._around else step._made(ranks)
@@ -70,10 +75,11 @@ class _Step:
         #: of arguments, in their order
         self._names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._by_name = [p.name for p in parameters if p.kind == p.KEYWORD_ONLY]
-        if self.name not in ("output", *self._names, *self._by_name) and not any(
-                p.kind == p.VAR_KEYWORD and p.name != self.name for p in parameters):
-            raise ArgumentError(f"{self._where} has no argument '{self.name}': "
-                                f"{', '.join(self._names + self._by_name) or 'it has none'}")
+        for name, _ in self._places:
+            if name not in ("output", *self._names, *self._by_name) and not any(
+                    p.kind == p.VAR_KEYWORD and p.name != name for p in parameters):
+                raise ArgumentError(f"{self._where} has no argument '{name}': "
+                                    f"{', '.join(self._names + self._by_name) or 'it has none'}")
 
     def around(self, module: torch.nn.Module) -> "_Both":
         """What is done to an argument is undone behind the module."""
@@ -90,14 +96,41 @@ class _Step:
 
     @not_compiled
     def on_arguments(self, _: torch.nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
-        at = self._names.index(self.name) if self.name in self._names else len(args)
-        if at < len(args):
-            args = (*args[:at], self._changed(args[at], self._path), *args[at + 1:])
-        elif self.name in kwargs:
-            kwargs = {**kwargs, self.name: self._changed(kwargs[self.name], self._path)}
-        elif self.name not in self._names + self._by_name and not getattr(self._step, "optional", False):
-            raise ArgumentError(f"{self._where} was called without '{self.name}'")
+        if len(self._places) == 1:
+            return self._argument(self._places[0], args, kwargs)
+        given: List[Any] = [None] * len(self._places)
+        for at, place in enumerate(self._places):
+            self._argument(place, args, kwargs, functools.partial(operator.setitem, given, at))
+        for place, made in zip(self._places, self._once(given)):
+            args, kwargs = self._argument(place, args, kwargs, functools.partial(_other, made))
         return args, kwargs
+
+    def _argument(self, place: _Place, args: Tuple[Any, ...], kwargs: Dict[str, Any],
+                  apply: Optional[Apply] = None) -> Any:
+        name, path = place
+        at = self._names.index(name) if name in self._names else len(args)
+        if at < len(args):
+            args = (*args[:at], self._changed(args[at], path, apply), *args[at + 1:])
+        elif name in kwargs:
+            kwargs = {**kwargs, name: self._changed(kwargs[name], path, apply)}
+        elif name not in self._names + self._by_name and not getattr(self._step, "optional", False):
+            raise ArgumentError(f"{self._where} was called without '{name}'")
+        return args, kwargs
+
+    def _once(self, given: Sequence[Any]) -> List[Any]:
+        """The work on each. What is one tensor on all ranks is moved once. The ranks tell one another, since one of
+        them may have a copy where others have the tensor itself: `contiguous()` looks at its strides."""
+        first = [-1 if x is None else next(at for at, y in enumerate(given) if y is x) for x in given]
+        said = self._ranks.comm.allgather(struct.pack(f"={len(given)}b", *first))
+        every = list(zip(*(struct.unpack(f"={len(given)}b", mine) for mine in said)))
+        made: Dict[Tuple[int, ...], Any] = {}
+        for what, x, on_ranks in zip(self._step.what, given, every):
+            if -1 in on_ranks and len(set(on_ranks)) > 1:
+                raise MismatchError(f"{self._where}: {self._step}: '{what}' is None on rank {on_ranks.index(-1)} and "
+                                    f"not on rank {next(at for at, n in enumerate(on_ranks) if n >= 0)}")
+            if on_ranks not in made:
+                made[on_ranks] = x if x is None else self._done(x, self._apply)
+        return [made[on_ranks] for on_ranks in every]
 
     @not_compiled
     def on_output(self, _: torch.nn.Module, args: Tuple[Any, ...], output: Any) -> Any:
@@ -145,6 +178,24 @@ class _Step:
             raise type(error)(f"{self._where}: {self._step}: {error}") from error
 
 
+def is_of_output(step: Any) -> bool:
+    """Does it happen behind the module?"""
+    return _place(_whats(step)[0])[0] == "output"
+
+
+def _whats(step: Any) -> Tuple[Any, ...]:
+    """What it is of: one argument or result, or several arguments of a step that moves what they are."""
+    if not (isinstance(step.what, tuple) and getattr(step, "moves", False)):
+        return (step.what,)
+    if len(set(step.what)) < max(len(step.what), 2) or any(_place(what)[0] == "output" for what in step.what):
+        raise ArgumentError(f"parallelize: a step is of {step.what!r}, wanted several arguments, each once")
+    return step.what
+
+
+def _other(made: Any, _: Any) -> Any:
+    return made
+
+
 class _Both:
     """Two handles as one."""
 
@@ -156,8 +207,8 @@ class _Both:
             handle.remove()
 
 
-def _place(what: Any) -> Tuple[str, Tuple[str, ...]]:
-    """`output.0`, `output.sample`: a name, and places in tuples or mappings."""
+def _place(what: Any) -> _Place:
+    """`output.0`, `output.sample`."""
     name, *path = what.split(".") if isinstance(what, str) else ("",)
     if not name or not all(re.fullmatch("[0-9]+|[a-zA-Z_][a-zA-Z0-9_]*", place) for place in path):
         raise ArgumentError(f"parallelize: a step is of {what!r}, wanted an argument's name or 'output', and places in "

@@ -104,9 +104,11 @@ class Split:
 class Switch:
     """From blocks of one dim to blocks of another. `as_`: the dims of the result, where they are ordered or folded
     otherwise: `Switch("output", "(b t) s c", "t", "s", as_="(b s) t c")`. Of rows beside, `(b t) (1 + s) c`, every rank
-    has those of its block of t, or, cut along s, all."""
+    has those of its block of t, or, cut along s, all. `what` may be several arguments, ("query", "key", "value"): those
+    that are one tensor on all ranks are moved once, and are one tensor behind it."""
 
-    what: str
+    moves: ClassVar[bool] = True
+    what: Union[str, Tuple[str, ...]]
     dims: str
     from_: str
     to: str
@@ -140,9 +142,10 @@ class Switch:
 
 @dataclass(frozen=True)
 class Gather:
-    """From blocks of a dim to the whole on every rank. `b (1 + s) c` as in Split."""
+    """From blocks of a dim to the whole on every rank. `b (1 + s) c` as in Split, several arguments as in Switch."""
 
-    what: str
+    moves: ClassVar[bool] = True
+    what: Union[str, Tuple[str, ...]]
     dims: str
     over: str
 

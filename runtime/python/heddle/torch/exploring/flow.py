@@ -35,6 +35,7 @@ class Call:
     numbers: Dict[str, int] = field(default_factory=dict)  #: arguments that are one, `size.0` in a tuple
     counted: Dict[str, int] = field(default_factory=dict)  #: results that are one
     ended: int = 0  #: place in the order of their ends
+    one: List[List[str]] = field(default_factory=list)  #: arguments that are one tensor
 
 
 @dataclass(frozen=True)
@@ -128,11 +129,14 @@ def flow_of(model: torch.nn.Module, args: Any, kwargs: Mapping[str, Any], stages
         def enter(_: Any, given: Any, named: Any, name: str = name, names: Any = names) -> None:
             within.append(name)
             open_calls.append(len(flow.calls))
-            flow.calls.append(Call(name, [
-                Passed(as_argument(at, names), tuple(x.shape), getattr(x, _FROM, _None))
-                for values in (given, named) for at, x in tensors_of(values).items()], numbers={
-                    as_argument(at, names): value for values in (given, named)
-                    for at, value in numbers_of(values).items()}))
+            tensors = {as_argument(at, names): x for values in (given, named) for at, x in tensors_of(values).items()}
+            ones: Dict[int, List[str]] = {}
+            for at, x in tensors.items():
+                ones.setdefault(id(x), []).append(at)
+            flow.calls.append(Call(
+                name, [Passed(at, tuple(x.shape), getattr(x, _FROM, _None)) for at, x in tensors.items()],
+                numbers={as_argument(at, names): value for values in (given, named)
+                         for at, value in numbers_of(values).items()}, one=list(ones.values())))
 
         def leave(_: Any, given: Any, named: Any, out: Any, name: str = name) -> None:
             within.pop()

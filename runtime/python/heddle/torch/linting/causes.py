@@ -8,7 +8,7 @@ import torch
 
 from ...errors import Error, MismatchError
 from ..attending import Attend
-from ..hooks import matching
+from ..hooks import is_of_output, matching
 from ..modules import Gather, Split, Switch, pairs_of
 from ..sums import NORMS
 from .known import Known
@@ -247,7 +247,7 @@ class _Cause:
             for step in self.steps.get(seen.module, []):
                 does = isinstance(step, Gather if is_whole else Split) and step.over == dim or isinstance(
                     step, Switch) and dim == (step.from_ if is_whole else step.to)
-                if does and seen.side == ("left" if step.what.split(".")[0] == "output" else "given"):
+                if does and seen.side == ("left" if is_of_output(step) else "given"):
                     return seen.module, step
         return None
 

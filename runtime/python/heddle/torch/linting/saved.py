@@ -8,7 +8,7 @@ import torch
 from ...errors import Error
 from ..attending import Attend
 from ..exploring import Exploration
-from ..hooks import matching
+from ..hooks import is_of_output, matching
 from ..modules import Gather, Split, Switch, pairs_of
 from ..proving import Proof, further, prove
 from .known import Known
@@ -87,7 +87,7 @@ def _first(model: torch.nn.Module, entry: Any, order: Mapping[Tuple[str, bool], 
     """When it happens in a pass."""
     pattern, step = entry
     modules = {id(module) for module in matching(model, pattern)}
-    is_output = step.what.split(".")[0] == "output"
+    is_output = is_of_output(step)
     return min((order[name, is_output] for name, module in model.named_modules()
                 if id(module) in modules and (name, is_output) in order), default=-1)
 

@@ -46,7 +46,6 @@ def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: s
     """Of every dim of the arguments, those together, and first, of which the fewest modules want the whole. `within`:
     from the first stage to the last. `whole`: modules that get the whole, whatever they mix. `dims`: else all.
     `unmixed`: of those alone that nothing mixes, which are else left to stages."""
-    from .draft import merged
     drafts: List[_Along] = []
     for dim, is_switching in itertools.product(dims or found.dims, (True, False)):
         draft = _Along(found, model, dim, size, method, saved, is_switching, whole)
@@ -57,8 +56,7 @@ def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: s
                 continue
             drafts += [] if any(draft.steps == other.steps for other in drafts) else [draft]
     for wanted in sorted({draft.whole() for draft in drafts}):
-        yield [Plan(merged(steps), f"{found.model}: {draft.dim} is cut all the way; {draft.said()}")
-               for draft in drafts if draft.whole() == wanted for steps in draft.ways()]
+        yield [draft.plan(steps) for draft in drafts if draft.whole() == wanted for steps in draft.ways()]
 
 
 class _Along:
@@ -85,11 +83,15 @@ class _Along:
         """How many modules want the whole. Those of pairs are whole blocks, so they count more."""
         return self._pairs, self.gathers
 
-    def said(self) -> str:
-        kinds = [type(step).__name__ for _, step in self.steps]
+    def plan(self, steps: Steps) -> Plan:
+        from .draft import merged
+        plan = Plan(merged(steps, self.found.flow))
+        kinds = [type(step).__name__ for _, step in plan.apart()]
         counts = {kind: kinds.count(kind) for kind in ("Halo", "Sums", "Attend", "Switch", "Numbered")}
         counts["Gather"] = self.gathers
-        return ", ".join(f"{count} by {kind}" for kind, count in counts.items() if count) or "nothing mixes it"
+        said = ", ".join(f"{count} by {kind}" for kind, count in counts.items() if count) or "nothing mixes it"
+        plan.why = f"{self.found.model}: {self.dim} is cut all the way; {said}"
+        return plan
 
     def ways(self) -> Iterator[Steps]:
         """Numbers of rows may be the model's own, or be given to it; and their number, where a module has the whole, or

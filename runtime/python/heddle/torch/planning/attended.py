@@ -50,7 +50,7 @@ def _own_plans(draft: "Draft", schedule: "Schedule", size: int, method: str, sav
             steps.append((module, Attend(over[0] if len(over) == 1 else over if rows == {whole} else main,
                                          chosen[draft.stage_of(module)], saved, alike)))
         steps += gather
-        yield Plan(merged([*draft.sizes(steps), *steps]),
+        yield Plan(merged([*draft.sizes(steps), *steps], draft.flow),
                    f"{draft.found.model}: rows of {' and '.join(over)} are cut, {why}",
                    lines_of(schedule) if is_so else [], schedule if is_so else None)
 
@@ -81,7 +81,7 @@ def _joined_plans(draft: "Draft", schedule: "Schedule", size: int, method: str, 
         last = places[calls[-1].module]
         steps += [(last.name, Gather(f"output.{name}" if name else "output", _one_dim(of, text), _JOINT))
                   for name, of in last.out.items() if text in of]
-        yield Plan(merged(steps), f"{draft.found.model}: rows of {text} are cut as one dim from "
+        yield Plan(merged(steps, draft.flow), f"{draft.found.model}: rows of {text} are cut as one dim from "
                                   f"'{calls[0].module}' on, {why}")
 
 

@@ -1,7 +1,7 @@
 """What is found of a model, in dims that steps can name."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import torch
@@ -12,9 +12,9 @@ from ...machine import MachineLike
 from ...schedule import Schedule
 from ..beside import apart
 from ..exploring.exploration import Exploration
-from ..exploring.flow import Call, Passed
+from ..exploring.flow import Call, Flow, Passed
 from ..exploring.rows import is_of_pairs
-from ..modules import Gather, Sizes
+from ..modules import Gather, Sizes, Switch
 from ..ranks import Dims
 from .plan import Plan
 
@@ -199,10 +199,20 @@ class Draft:
         return all(part in module.free for part in self.fused.parts[dim])
 
 
-def merged(steps: Sequence[Tuple[str, Any]]) -> Steps:
-    """Each module once, its steps in their order."""
-    by_module: Dict[str, List[Any]] = {}
+def merged(steps: Sequence[Tuple[str, Any]], flow: Flow) -> Steps:
+    """Each module once, its steps in their order. Arguments that are one tensor in all calls have one step that moves
+    it."""
+    calls: Dict[str, List[Call]] = {}
+    for call in flow.calls:
+        calls.setdefault(call.module, []).append(call)
+    by_module: Dict[str, Dict[Any, List[Any]]] = {}
     for name, step in steps:
-        if step not in by_module.setdefault(name, []):
-            by_module[name].append(step)
-    return [(name, each[0] if len(each) == 1 else tuple(each)) for name, each in by_module.items()]
+        key = step
+        if isinstance(step, (Gather, Switch)):
+            key = replace(step, what=""), *(next((tuple(one) for one in call.one if step.what in one), step.what)
+                                            for call in calls.get(name, []))
+        alike = by_module.setdefault(name, {}).setdefault(key, [])
+        alike += [] if step in alike else [step]
+    joined = {name: [each[0] if len(each) == 1 else replace(each[0], what=tuple(step.what for step in each))
+                     for each in alike.values()] for name, alike in by_module.items()}
+    return [(name, each[0] if len(each) == 1 else tuple(each)) for name, each in joined.items()]

@@ -72,7 +72,7 @@ def mended_steps(draft: "Draft", plan: Plan, proof: Proof, prove: Callable[[Plan
             continue
         names = list(dict(steps))
         who = ", ".join(map(repr, names)) + (" have" if len(names) > 1 else " has")
-        tried = Plan(merged([*plan.apart(), *steps]), f"{plan.why}; {who} the whole")
+        tried = Plan(merged([*plan.apart(), *steps], draft.flow), f"{plan.why}; {who} the whole")
         proof = tried.proof = prove(tried)
         if proof:
             return tried

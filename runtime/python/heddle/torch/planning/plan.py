@@ -41,7 +41,8 @@ class Plan:
         lines = [self.why, *self.stages, "{"]
         for pattern, steps in self.steps:
             steps = steps if isinstance(steps, (list, tuple)) else (steps,)
-            lines.append(f"    {pattern!r}: {', '.join(map(str, steps))},")
+            each = ", ".join(map(str, steps))
+            lines.append(f"    {pattern!r}: {each if len(steps) == 1 else f'({each})'},")
         return "\n".join([*lines, "}", *([str(self.proof)] if self.proof else [])])
 
 

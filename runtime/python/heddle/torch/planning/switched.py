@@ -39,7 +39,7 @@ def switched_plans(draft: "Draft", schedule: "Schedule", method: str, saved: int
                     raise
                 continue
             steps += attends + gather
-            yield Plan(merged([*draft.sizes(steps), *steps]),
+            yield Plan(merged([*draft.sizes(steps), *steps], draft.flow),
                        f"{draft.found.model}: {_sentence(draft, layouts, methods)}",
                        lines_of(schedule) if is_so else [], schedule if is_so else None)
 
