@@ -30,6 +30,19 @@ static void print_sum(const run_sum *t, const char *front)
            front, t->planned_max, t->sent_max, t->planned, t->sent, t->messages, t->copied);
 }
 
+/* Nothing where passes were timed by steps alone. */
+static void print_in_one_go(const run_report *report, int back, const char *front)
+{
+    const run_time *go = &report->time[RUN_IN_ONE_GO][back], *graph = &report->time[RUN_BY_GRAPH][back];
+    if (report->mine.hows > RUN_IN_ONE_GO) {
+        printf("%s\"in_one_go_ms\": %.6f, \"in_one_go_median_ms\": %.6f", front, go->fastest_ms, go->median_ms);
+    }
+    if (report->mine.hows > RUN_BY_GRAPH) {
+        printf(", \"graph_ms\": %.6f, \"graph_median_ms\": %.6f", graph->fastest_ms, graph->median_ms);
+    }
+    printf("%s", report->mine.hows > RUN_IN_ONE_GO ? ",\n" : "");
+}
+
 static void print_back(const run_report *report, const run_way *there, const run_verdict *verdict)
 {
     const run_sum *forward = &there->sum;
@@ -40,6 +53,7 @@ static void print_back(const run_report *report, const run_way *there, const run
            "\"kept_bytes_max\": %" PRId64 ", \"parameters\": %" PRId64 ",\n",
            run_ms(s.backward_ns), run_ms(s.reduce_ns), report->task->recompute ? "true" : "false", forward->kept_max,
            report->mine.reduction.elems);
+    print_in_one_go(report, 1, "  ");
     print_sum(t, "  ");
     printf("  \"gradient_bytes_planned\": %" PRId64 ", \"gradient_bytes_sent\": %" PRId64
            ", \"step_bytes_planned\": %" PRId64 ", \"step_bytes_sent\": %" PRId64 ",\n  \"stages\": [",
@@ -80,7 +94,8 @@ void report_run_json(const run_report *report, const run_verdict *verdict)
     printf("\"layers\": %d, \"ranks\": %d, \"threads\": %d, \"passes\": %" PRId64
            ", \"forward_ms\": %.6f, \"forward_median_ms\": %.6f,\n",
            task->info.repeat, report->nranks, task->threads, task->passes, run_ms(way.sum.forward_ns),
-           report->median_ms);
+           report->time[RUN_BY_STEPS][0].median_ms);
+    print_in_one_go(report, 0, " ");
     print_sum(&way.sum, " ");
     printf(" \"peak_bytes\": [");
     for (int rank = 0; rank < report->nranks; rank++) {

@@ -23,6 +23,26 @@ static void print_peaks(const run_report *report)
     printf("%s MB\n", report->nranks > 16 ? " ..." : "");
 }
 
+/* Nobody waits between stages. */
+static void print_in_one_go(const run_report *report, int back)
+{
+    const run_time *go = &report->time[RUN_IN_ONE_GO][back], *graph = &report->time[RUN_BY_GRAPH][back];
+    const int passes = report->task->passes > 1;
+    if (report->mine.hows <= RUN_IN_ONE_GO) {
+        return;
+    }
+    printf("%s in one go %.3f ms", back ? "backward" : "forward", go->fastest_ms);
+    if (passes) {
+        printf(" (the fastest of %" PRId64 " passes; median %.3f ms)", report->task->passes, go->median_ms);
+    }
+    if (report->mine.hows <= RUN_BY_GRAPH) {
+        printf(", by no graph: wire %s waits on the host\n", report->mine.wire);
+    } else {
+        printf(passes ? ", by a graph %.3f ms (median %.3f ms)\n" : ", by a graph %.3f ms\n", graph->fastest_ms,
+               graph->median_ms);
+    }
+}
+
 static void print_forward(const run_report *report, const run_way *way)
 {
     const run_task *task = report->task;
@@ -42,11 +62,12 @@ static void print_forward(const run_report *report, const run_way *way)
            t->planned, t->sent, t->messages);
     printf("forward %.3f ms", run_ms(t->forward_ns));
     if (task->passes > 1) {
-        printf(" (the fastest of %" PRId64 " passes; median %.3f ms)", task->passes, report->median_ms);
+        printf(" (the fastest of %" PRId64 " passes; median %.3f ms)", task->passes,
+               report->time[RUN_BY_STEPS][0].median_ms);
     }
-    printf(", %d thread%s per rank\n"
-           "times are of the slowest rank, of every row and of the total its own: rows may add up to more\n",
-           task->threads, report_s(task->threads));
+    printf(", %d thread%s per rank\n", task->threads, report_s(task->threads));
+    print_in_one_go(report, 0);
+    printf("times are of the slowest rank, of every row and of the total its own: rows may add up to more\n");
 }
 
 static void print_back(const run_report *report, const run_way *forward, const run_way *way)
@@ -73,6 +94,7 @@ static void print_back(const run_report *report, const run_way *forward, const r
     printf("backward %.3f ms, %.2f of forward; gradients of %" PRId64 " parameters added up in %.3f ms\n",
            run_ms(s.backward_ns), f->forward_ns > 0 ? (double)s.backward_ns / (double)f->forward_ns : 0.0,
            report->mine.reduction.elems, run_ms(s.reduce_ns));
+    print_in_one_go(report, 1);
     printf("activations kept for the backward: %.3f MB on the rank that keeps most%s\n", (double)f->kept_max * 1e-6,
            report->task->recompute ? " (inputs of the stages; the rest is computed again)" : "");
 }

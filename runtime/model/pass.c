@@ -170,6 +170,16 @@ static heddle_status need_no_pass(const heddle_executor *e, const char *function
     return hd_block_need_free(e->block[0], function); /* another one's pass has the same workspace */
 }
 
+heddle_status heddle_executor_set_timed(heddle_executor *executor, int timed)
+{
+    heddle_status st;
+    HD_TRY(HD_NEED(executor));
+    HD_TRY(need_no_pass(executor, __func__));
+    executor->options.timed = timed;
+out:
+    return st;
+}
+
 heddle_status heddle_executor_forward(heddle_executor *executor, heddle_tensor *x,
                                       const heddle_conditioning *conditioning, heddle_stream stream)
 {

@@ -6,6 +6,10 @@
 #include "runtime/files/feed.h"
 
 #include <heddle/train/executor.h>
+#include <limits.h>
+
+/* In the place of a step: a graph of the whole way. */
+enum { RUN_REPLAYS = INT_MAX };
 
 /* What is run. */
 typedef struct run_task run_task;
@@ -19,11 +23,16 @@ struct run_task {
     int threads, backward, recompute;
     int blocks_on_device; /* where comm has a device blocks compute there; 0: switches alone are done there */
     int unfused;          /* of blocks on the device: as in heddle_executor_options */
-    int is_reference;     /* 1: the run on one rank that the others' is compared with */
-    int *step_of;         /* [ranks] step each is in, from 1; memory shared by forked ranks; may be NULL */
+    int in_one_go;    /* of blocks on the device: behind the passes as many in which nobody waits between stages, and
+                             as many replays of a graph, where the wire admits it. Weights of all layers are kept */
+    int is_reference; /* 1: the run on one rank that the others' is compared with */
+    int *step_of;     /* [ranks] step each is in, from 1, or RUN_REPLAYS; memory shared by forked ranks; may be NULL */
     /* Told of every step that rank 0 begins, and of step -1 at the end; NULL: nobody watches. */
     void (*watch)(const run_task *task, int pass, int step);
 };
+
+/* How a pass is done: with waits behind every step, which are timed; enqueued as a whole; as a captured graph. */
+typedef enum run_how { RUN_BY_STEPS, RUN_IN_ONE_GO, RUN_BY_GRAPH, RUN_HOWS } run_how;
 
 /* One entered stage on this rank, or the epilogue. All int64_t, so that ranks exchange them as they are. */
 typedef struct run_step {
@@ -48,7 +57,8 @@ typedef struct run_result {
     run_step *step;               /* [nsteps] of the fastest pass */
     char (*path)[RUN_PATH_BYTES]; /* [nsteps] how this rank moved; "" where nothing did */
     int64_t forward_ns;           /* of the fastest pass */
-    double *pass_ms;              /* [passes] of the way forward */
+    run_how hows;                 /* how many of them there were: RUN_BY_STEPS + 1 .. RUN_HOWS */
+    double *ms;                   /* [RUN_HOWS][2][passes] of the way forward, and back */
     const char *wire;             /* of switches between devices, as in heddle_executor_info */
     void *output;       /* whole activation, row-major, in the model's dtype; NULL where it was not asked for */
     int64_t peak_bytes; /* of this process */
@@ -78,13 +88,18 @@ enum {
     RUN_TOTALS
 };
 
+/* Of the passes, each of its slowest rank. */
+typedef struct run_time {
+    double fastest_ms, median_ms;
+} run_time;
+
 /* What the ranks know of one another. */
 typedef struct run_report {
     const run_task *task;
     run_result mine;
-    const char *comm; /* heddle_comm_describe */
-    double median_ms; /* of the passes' ways forward, each of its slowest rank */
-    const char *kind; /* "cuda": of the devices that switches are done on, NULL: none */
+    const char *comm;           /* heddle_comm_describe */
+    run_time time[RUN_HOWS][2]; /* of the way forward, and back; 0: there was none */
+    const char *kind;           /* "cuda": of the devices that switches are done on, NULL: none */
     int nranks;
     run_step *steps; /* all ranks' steps, rank after rank */
     run_step *back;  /* likewise of the way back, NULL without */
@@ -112,6 +127,11 @@ heddle_status run_check(run_verdict *out, double *reference_ms, const run_report
 
 /* "stage 's.attn' of layer 3", "backward of the epilogue": how sentences call a step. */
 void run_step_name(char *out, size_t out_bytes, const run_task *task, int step);
+/* Of a way through all stages: theirs, and the one to the end. */
+static inline int run_steps(const run_task *task)
+{
+    return task->info.nstages * task->info.repeat + 1;
+}
 /* Options of the model's stage for its block. */
 heddle_status run_block_options(heddle_block_options *options, const run_task *task, int stage);
 

@@ -186,19 +186,15 @@ static heddle_status reduce(run_pass *f, run_reduction *out, int nsteps)
     return st;
 }
 
-heddle_status run_backward_pass(run_pass *f, const heddle_schedule *schedule, run_reduction *reduction)
+heddle_status run_backward_pass(double *ms, run_pass *f, const heddle_schedule *schedule, run_reduction *reduction)
 {
     const int is_there = run_is_there(f);
-    const heddle_conditioning_gradient gradient = {is_there ? f->back->dvector_there : f->back->dvector,
-                                                   is_there ? f->back->dtext_there : f->back->dtext};
     heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
     heddle_status st = heddle_schedule_get_info(&info, schedule);
     st = st == HEDDLE_OK ? make_loss(f, schedule, &info) : st;
     heddle_bucket_zero(f->back->bucket, HEDDLE_NO_STREAM); /* passes are the same step again */
     st = st == HEDDLE_OK && is_there ? run_back_there(f, 1) : st;
-    if (st == HEDDLE_OK) {
-        st = heddle_executor_backward(f->executor, &f->back->dx, &f->conditioning, &gradient, f->stream);
-    }
+    st = st == HEDDLE_OK ? run_way(ms, f, 1) : st;
     st = st == HEDDLE_OK && is_there ? run_back_there(f, 0) : st;
     return st == HEDDLE_OK ? reduce(f, reduction, info.nedges) : st;
 }

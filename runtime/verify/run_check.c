@@ -16,9 +16,11 @@
 void run_step_name(char *out, size_t out_bytes, const run_task *task, int step)
 {
     heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
-    const int nsteps = task->info.nstages * task->info.repeat + 1;
+    const int nsteps = run_steps(task);
     const char *back = step >= nsteps ? "backward of " : "";
-    if (step >= 2 * nsteps) {
+    if (step == RUN_REPLAYS - 1) {
+        snprintf(out, out_bytes, "a graph of all stages");
+    } else if (step >= 2 * nsteps) {
         snprintf(out, out_bytes, "the sum of the gradients");
     } else if (heddle_schedule_stage_at(&stage, task->schedule, step % nsteps) == HEDDLE_OK) {
         snprintf(out, out_bytes, "%sstage '%s' of layer %d", back, stage.name, stage.repetition);

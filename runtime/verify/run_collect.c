@@ -27,6 +27,7 @@ static heddle_status run_reference(run_result *out, const run_report *r)
     alone.passes = 1;
     alone.step_of = NULL;
     alone.is_reference = 1;
+    alone.in_one_go = 0;
     heddle_status st = heddle_mesh_parse(&alone.mesh, "[sp=1]");
     if (st == HEDDLE_OK) {
         st = heddle_plan(&schedule, task->model, &alone.mesh, NULL);
@@ -99,6 +100,15 @@ static void list_totals(int64_t *out, const run_result *mine, const heddle_comm 
     memcpy(&out[RUN_TOTAL_HASH], mine->hash, sizeof(mine->hash));
 }
 
+/* ms: [passes]; sorted afterwards. */
+static heddle_status sum_up(run_time *out, double *ms, const run_task *task, heddle_comm *comm)
+{
+    const heddle_status st = samples_slowest(ms, (int)task->passes, comm);
+    out->median_ms = samples_median(ms, (int)task->passes);
+    out->fastest_ms = ms[0];
+    return st;
+}
+
 heddle_status run_task_run(run_report *out, const run_task *task, heddle_comm *comm, int want_output)
 {
     const size_t size = (size_t)heddle_comm_size(comm);
@@ -123,8 +133,9 @@ heddle_status run_task_run(run_report *out, const run_task *task, heddle_comm *c
         st = heddle_comm_allgather(comm, out->mine.back, out->back, step_bytes);
     }
     st = st == HEDDLE_OK ? heddle_comm_allgather(comm, own, out->totals, sizeof(own)) : st;
-    st = st == HEDDLE_OK ? samples_slowest(out->mine.pass_ms, (int)task->passes, comm) : st;
-    out->median_ms = samples_median(out->mine.pass_ms, (int)task->passes);
+    for (int i = 0; i < 2 * (int)out->mine.hows && st == HEDDLE_OK; i++) {
+        st = sum_up(&out->time[i / 2][i % 2], &out->mine.ms[i * task->passes], task, comm);
+    }
     return st;
 }
 

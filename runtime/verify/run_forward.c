@@ -136,7 +136,7 @@ static void begin_step(void *ctx, int step, int backward)
         __atomic_store_n(&task->step_of[heddle_comm_rank(f->comm)], (backward ? nstages + 1 : 0) + step + 1,
                          __ATOMIC_RELAXED);
     }
-    if (f->is_watched) {
+    if (f->is_watched && f->how == RUN_BY_STEPS) {
         task->watch(task, f->pass, step);
     }
 }
@@ -230,6 +230,7 @@ static heddle_status make_executor(run_pass *f, const heddle_schedule *schedule)
     options.recompute = task->recompute;
     options.unfused = task->unfused;
     options.timed = 1;
+    options.keeps_weights = run_is_there(f) && task->in_one_go;
     options.weights = make_weights;
     options.before = begin_step;
     options.ctx = f;
@@ -246,6 +247,7 @@ static heddle_status make_executor(run_pass *f, const heddle_schedule *schedule)
 static void release(run_pass *f)
 {
     run_backward_release(f);
+    run_way_release(f);
     heddle_executor_destroy(f->executor);
     judge_stream_destroy(f->comm, f->stream);
     heddle_buffer_free(f->comm, f->first);
@@ -262,22 +264,19 @@ static heddle_status one_pass(run_result *out, run_pass *f, const heddle_schedul
 {
     run_reduction reduction = {0};
     heddle_executor_info info = HEDDLE_EMPTY(heddle_executor_info);
+    double *ms = &out->ms[f->how * 2 * f->task->passes + f->pass];
     heddle_status st = make_first(f, schedule);
-    if (st == HEDDLE_OK) {
-        st = heddle_executor_forward(f->executor, &f->x, &f->conditioning, f->stream);
-    }
+    st = st == HEDDLE_OK ? run_way(ms, f, 0) : st;
     if (st == HEDDLE_OK && mesh != NULL) {
         st = run_gather(&out->output, f, &f->x, mesh);
     }
     if (st == HEDDLE_OK && f->back != NULL) {
-        st = run_backward_pass(f, schedule, &reduction);
+        st = run_backward_pass(&ms[f->task->passes], f, schedule, &reduction);
     }
-    if (st == HEDDLE_OK) {
-        st = heddle_executor_get_info(&info, f->executor);
+    if (st != HEDDLE_OK || f->how != RUN_BY_STEPS) {
+        return st;
     }
-    if (st == HEDDLE_OK) {
-        out->pass_ms[f->pass] = (double)info.forward_ns * 1e-6;
-    }
+    st = heddle_executor_get_info(&info, f->executor);
     if (st == HEDDLE_OK && (f->pass == 0 || info.forward_ns + info.backward_ns < out->forward_ns + out->backward_ns)) {
         out->forward_ns = info.forward_ns;
         out->backward_ns = info.backward_ns;
@@ -286,6 +285,20 @@ static heddle_status one_pass(run_result *out, run_pass *f, const heddle_schedul
         st = run_take_steps(out->step, out->path, f, out->nsteps, 0);
         if (st == HEDDLE_OK && f->back != NULL) {
             st = run_take_steps(out->back, out->back_path, f, out->nsteps, 1);
+        }
+    }
+    return st;
+}
+
+static heddle_status all_passes(run_result *out, run_pass *f, const heddle_schedule *schedule, const heddle_mesh *mesh)
+{
+    const int64_t passes = f->task->passes;
+    heddle_status st = run_way_prepare(f);
+    out->hows = f->hows;
+    for (f->how = RUN_BY_STEPS; f->how < f->hows && st == HEDDLE_OK; f->how++) {
+        for (f->pass = 0; f->pass < passes && st == HEDDLE_OK; f->pass++) {
+            const int is_last = f->pass + 1 == passes && f->how + 1 == f->hows;
+            st = one_pass(out, f, schedule, is_last ? mesh : NULL);
         }
     }
     return st;
@@ -315,8 +328,8 @@ heddle_status run_forward(run_result *out, const run_task *task, heddle_comm *co
     if (st == HEDDLE_OK) {
         out->step = calloc((size_t)out->nsteps, sizeof(run_step));
         out->path = calloc((size_t)out->nsteps, sizeof(*out->path));
-        out->pass_ms = calloc((size_t)task->passes, sizeof(*out->pass_ms));
-        st = out->step == NULL || out->path == NULL || out->pass_ms == NULL
+        out->ms = calloc((size_t)task->passes, 2 * RUN_HOWS * sizeof(*out->ms));
+        st = out->step == NULL || out->path == NULL || out->ms == NULL
                  ? run_no_memory("timings", (out->nsteps + task->passes) * (int64_t)sizeof(run_step))
                  : judge_stream_create(&f.stream, comm);
     }
@@ -326,10 +339,8 @@ heddle_status run_forward(run_result *out, const run_task *task, heddle_comm *co
     if (st == HEDDLE_OK && task->backward) {
         st = run_backward_prepare(&f, schedule, out);
     }
-    for (; f.pass < task->passes && st == HEDDLE_OK; f.pass++) {
-        const int keep = want_output && f.pass + 1 == task->passes;
-        st = one_pass(out, &f, schedule, keep ? &info.mesh : NULL);
-    }
+    st = st == HEDDLE_OK ? all_passes(out, &f, schedule, want_output ? &info.mesh : NULL) : st;
+    st = st == HEDDLE_OK ? st : run_give_up(&f, st);
     if (f.is_watched) {
         task->watch(task, f.pass, -1);
     }
@@ -351,7 +362,7 @@ void run_release(run_result *result)
 {
     free(result->step);
     free(result->path);
-    free(result->pass_ms);
+    free(result->ms);
     free(result->output);
     free(result->back);
     free(result->back_path);

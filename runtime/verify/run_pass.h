@@ -32,6 +32,10 @@ typedef struct run_pass {
     void *vector_there, *text_there, *first_there; /* where blocks are on a device */
     heddle_tensor x;
     run_back *back; /* NULL: forward only */
+    run_how how;
+    run_how hows;          /* how many of them there are */
+    void *graph[2];        /* of the way forward, and back */
+    heddle_tensor left[2]; /* what comes out of these */
     int pass;
     int is_watched;
 } run_pass;
@@ -57,12 +61,23 @@ heddle_status run_bring(void **host, const run_pass *f, const heddle_tensor *x, 
 /* All gradients to the device, before the way back, or from it. */
 heddle_status run_back_there(run_pass *f, int is_before);
 
+/* run_way.c */
+/* Collective, before the passes: f->hows. run_way_release in any case, before the executor ends. */
+heddle_status run_way_prepare(run_pass *f);
+void run_way_release(run_pass *f);
+/* f->x through all stages, or f->back->dx back, as f->how says. *ms: by steps the executor's own, else from a barrier
+ * to the device's end. Collective. */
+heddle_status run_way(double *ms, run_pass *f, int back);
+/* Of a rank that has failed, before its arrays go, with st and its sentence: all ranks hear of it, and what is enqueued
+ * here, or replayed by others, has ended. */
+heddle_status run_give_up(const run_pass *f, heddle_status st);
+
 /* run_backward.c */
 /* Collective, after the executor was made. run_backward_release in any case. */
 heddle_status run_backward_prepare(run_pass *f, const heddle_schedule *schedule, run_result *out);
 void run_backward_release(run_pass *f);
 /* All the way from the output's gradient to the sum over the ranks. */
-heddle_status run_backward_pass(run_pass *f, const heddle_schedule *schedule, run_reduction *reduction);
+heddle_status run_backward_pass(double *ms, run_pass *f, const heddle_schedule *schedule, run_reduction *reduction);
 /* The input's gradient, whole, on every rank, and the parameters' on rank 0. Collective. */
 heddle_status run_backward_result(run_result *out, run_pass *f, const heddle_mesh *mesh);
 

@@ -85,18 +85,21 @@ out:
     return st;
 }
 
-/* A first pass makes weights, and the switches' plans; is_first: while it is captured, and nothing has run before. */
-static heddle_status check(heddle_comm *comm, int backward, int is_first)
+/* A first pass makes weights, and the switches' plans; is_first: while it is captured, and nothing has run before.
+ * timed: until then, when a capture has to wait for nothing. */
+static heddle_status check(heddle_comm *comm, int backward, int is_first, int timed)
 {
     heddle_status st = HEDDLE_OK;
     whole w;
     device_sim sim;
     void *graph = NULL;
     choose(&w, comm, backward);
+    w.options.timed = timed;
     HD_TRY(set_up(&w, comm));
     HD_TRY(device_sim_get(&sim));
     HD_TRY(is_first ? HEDDLE_OK : enqueue(&w));
     HD_TRY(device_settle(comm, w.stream));
+    HD_TRY(heddle_executor_set_timed(w.b.executor, 0));
     HD_TRY(heddle_comm_barrier(comm));
     HD_TRY(sim.capture(w.stream, 1));
     HD_TRY(enqueue(&w));
@@ -111,17 +114,22 @@ out:
 
 HD_RANK_CASE(a_forward_in_a_graph, "1 threads cuda peer", "2 threads cuda peer", "3 threads cuda peer")
 {
-    return check(comm, 0, 0);
+    return check(comm, 0, 0, 0);
 }
 
 HD_RANK_CASE(both_ways_in_a_graph, "2 threads cuda peer")
 {
-    return check(comm, 1, 0);
+    return check(comm, 1, 0, 0);
 }
 
 HD_RANK_CASES(a_first_pass_in_a_graph, 2, "1 threads cuda peer", "2 threads cuda peer")
 {
-    return check(comm, nth, 1);
+    return check(comm, nth, 1, 0);
+}
+
+HD_RANK_CASE(a_pass_that_is_timed_no_more_in_a_graph, "2 threads cuda peer")
+{
+    return check(comm, 1, 0, 1);
 }
 
 /* --- switches that end the stage before them ---------------------------------------------------------------------- */

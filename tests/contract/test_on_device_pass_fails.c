@@ -92,6 +92,7 @@ static void meddle_with_passes(meddler *m, heddle_tensor *x)
     m->meddles = 0; /* should it begin */
     see(m, heddle_executor_forward(executor, x, &m->w.conditioning, m->w.stream), "heddle_executor_forward");
     see(m, heddle_executor_backward(executor, x, &m->w.conditioning, NULL, m->w.stream), "heddle_executor_backward");
+    see(m, heddle_executor_set_timed(executor, 1), "heddle_executor_set_timed");
     m->meddles = 1;
 }
 
@@ -161,7 +162,7 @@ static heddle_status is_refused(heddle_comm *comm, int backward, int unfused)
         HD_TRY(heddle_tape_create(&m.tape, heddle_executor_block(m.w.b.executor, STEPS - 1), NULL));
     }
     HD_TRY(pass_of(with, &m, 1));
-    CHECK(m.asked == (backward ? 7 * (4 * STEPS + 2) : 5 * (2 * STEPS + 1)) && m.refused == m.asked);
+    CHECK(m.asked == (backward ? 8 * (4 * STEPS + 2) : 6 * (2 * STEPS + 1)) && m.refused == m.asked);
     HD_TRY(pass_of(without, &m, 0));
     CHECK(memcmp(with, without, sizeof with) == 0);
 out:

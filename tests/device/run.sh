@@ -274,8 +274,8 @@ for ranks in 1 2 4; do
     name="blocks: a model, $ranks ranks"
     needs_device "$name" && [[ $name =~ $only ]] || continue
     step 60 "$name" heddle run "$here/examples/models/stdit3-240p-51f.yaml" --layers 1 --ranks $ranks --device cuda \
-        $([ $emulator = 0 ] || echo --size t=2,s=3,c=128,l=5)
-    row "$name" "$(sed -n 's/ ms, .*/ ms/; /^forward\|copied to/p' <<<"$said" | paste -sd, )" \
+        $([ $emulator = 0 ] && echo --passes 20 || echo --passes 2 --size t=2,s=3,c=128,l=5)
+    row "$name" "$(sed -nE 's/, [0-9]+ threads? per rank$//; /^forward|copied to/p' <<<"$said" | paste -sd';')" \
         "$([ -n "$said" ] || echo nothing)"
 done
 

@@ -44,13 +44,14 @@ if "${HEDDLE_TEST_PYTHON:-python3}" -c 'import torch' 2>/dev/null; then
 fi
 run 0 --emulator --only 'example'
 grep -q '^== wire' logs/log.txt && fail "wires were tried that no test wants: $(cat logs/log.txt)"
-run 0 --emulator --only 'probe|question 1$|test_session@|on_device_executor|example|run of a|verify on threads|pool of|kernels of|Latte|bench 7: 1 KiB a pair, 2|bench 9|bench 10'
+run 0 --emulator --only 'probe|question 1$|test_session@|on_device_executor|example|run of a|verify on threads|pool of|kernels of|Latte|bench 7: 1 KiB a pair, 2|bench 9|bench 10|blocks: a model, 2'
 for result in 'probe .*emulated device' 'question 1 .*not on the emulated' 'pool of torch .*not on the emulated' \
     'kernels of attention .*not on the emulated' 'test_session@auto .* 0 failed' \
     'test_session@nccl .* 0 failed' 'test_on_device_executor .* 0 failed' \
     'example .*in the pass' 'run of a model .*equal within the tolerance to one rank' \
     'verify on threads .*20 reshards bitwise right' 'bench 7.* ms, [0-9.]* of the copy.* by a graph [0-9.]*, a call [0-9.]* ms' 'bench 9: two processes, 1 KiB .* a call [0-9.]* ms' \
     'bench 10: nccl, calls wait.* a call [0-9.]* ms' 'bench 10: nccl, calls do not.* a call [0-9.]* ms' \
+    'blocks: a model, 2 ranks .*forward in one go [0-9.]* ms (the fastest of 2 passes; .*, by a graph [0-9.]* ms (median ' \
     'Latte on two ranks .*not on the emulated'; do
     grep -q "$result" logs/table.txt || fail "no '$result' in: $(cat out)"
 done

@@ -72,10 +72,24 @@ for ranks in 1 2 3 4; do
     has "copied to and from host memory: 0 bytes"
     cmp "$folder/1.npy" "$folder/$ranks.npy" || { echo "FAILED: other bits than on one rank"; failed=1; }
 done
+told() { # HOW: what the last run said of both ways in one go
+    for way in forward backward; do
+        grep -qE "^$way in one go [0-9.]+ ms$1\$" "$folder/out" || { echo "FAILED: no '$way in one go ms$1':"; cat "$folder/out"; failed=1; }
+    done
+}
 there "blocks there, back" 0 "check: gradient of the input: bitwise equal to one rank" --ranks 3 --check --backward --wire peer
 has "$bits"
 has "check: bytes sent = bytes planned for 3 ranks"
 has "blocks and switches on cuda:0, cuda:1 by wire peer, copied to and from host memory: 0 bytes"
+told ", by a graph [0-9.]+ ms"
+there "blocks there, passes" 0 "$bits" --ranks 1 --check --backward --passes 2 --layers 2
+told " \\(the fastest of 2 passes; median [0-9.]+ ms\\), by a graph [0-9.]+ ms \\(median [0-9.]+ ms\\)"
+there "blocks there, a wire that waits" 0 "$bits" --ranks 3 --check --backward --wire host
+told ", by no graph: wire host waits on the host"
+HEDDLE_DEVICE_SYNC=events there "blocks there, streams that wait" 0 "$bits" --ranks 2 --check --backward --wire peer
+told ", by no graph: wire peer waits on the host"
+there "blocks there, nccl" 0 "$bits" --ranks 2 --check --backward --wire nccl
+told ", by a graph [0-9.]+ ms"
 says "blocks there, bf16" 0 "$bits" "$model" --size t=5,s=14,c=64 --layers 1 --device cuda --ranks 2 --check --backward \
     --recompute --dtype bf16 --transport shm
 there "blocks there, apart" 0 "$bits" --ranks 3 --check --wire peer --fused no --output "$folder/apart.npy"
@@ -85,6 +99,9 @@ there "blocks there, fused" 0 "fused push" --ranks 3 --wire peer --output "$fold
 cmp "$folder/1.npy" "$folder/fused.npy" || { echo "FAILED: other bits with fused switches"; failed=1; }
 says "a fused switch and no device" 2 "which is needed" "$model" --ranks 2 --fused no
 there "blocks there, json" 0 '"blocks_on": "cuda:0, cuda:1"' --ranks 2 --json
+has '"graph_median_ms": '
+cpu "blocks there no more" 0 '"blocks_on": "cpu"' --ranks 2 --layers 1 --device cuda --json
+! grep -qE "in_one_go|graph" "$folder/out" || { echo "FAILED: blocks of the CPU in one go"; failed=1; }
 there "a method there" 0 "check: equal within the tolerance to one rank" --ranks 3 --check --backward --method s.attn=ring
 has "check: bytes sent = bytes planned for 3 ranks"
 has "copied to and from host memory: 0 bytes"

@@ -176,6 +176,7 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
       heddle_executor_forward(P(0, a->executor), P(1, tensor_of(a)), P(2, &a->conditioning), HEDDLE_NO_STREAM))        \
     X(heddle_executor_backward, "executor dx conditioning dconditioning?", NULL_STATUS,                                \
       heddle_executor_backward(P(0, a->executor), P(1, tensor_of(a)), P(2, &a->conditioning), NULL, HEDDLE_NO_STREAM)) \
+    X(heddle_executor_set_timed, "executor", NULL_STATUS, heddle_executor_set_timed(P(0, a->executor), 0))             \
     X(heddle_executor_block, "executor", 0, heddle_executor_block(P(0, a->executor), 0) != NULL)                       \
     X(heddle_executor_get_info, "out executor", NULL_STATUS,                                                           \
       heddle_executor_get_info(P(0, &(heddle_executor_info){.struct_bytes = sizeof(heddle_executor_info)}),            \

@@ -31,7 +31,7 @@ typedef struct heddle_executor_options {
                       repetitions of a stage that run alike, and gets their weights one after the other */
     int recompute; /* of the tapes */
     int timed;     /* 1: barriers around every repetition, so that times are not those of waiting for another rank's
-                      weights */
+                      weights, and the host waits for a device behind every step (heddle_executor_set_timed) */
     uint64_t seed; /* of the weights, where `weights` is NULL */
     /* Writes the parameters of stage 0 .. period-1 in repetition 0 .. repeat-1 and commits the block. Called before the
      * repetition runs, in every forward; with `backward` or `keeps_weights` in the first one only. The status is passed
@@ -98,6 +98,11 @@ HEDDLE_CHECKED heddle_status heddle_executor_backward(heddle_executor *executor,
                                                       const heddle_conditioning *conditioning,
                                                       const heddle_conditioning_gradient *dconditioning,
                                                       heddle_stream stream);
+
+/* options.timed of the passes from now on: 0, and nobody waits between their steps. The same on all ranks. What a step
+ * told of waiting, its times and on a device its bytes, is then of no use. HEDDLE_ERR_ARG: NULL, called from
+ * options.before or options.weights. */
+HEDDLE_CHECKED heddle_status heddle_executor_set_timed(heddle_executor *executor, int timed);
 
 /* The block of step 0 .. nstages-1, for its parameters and gradients; borrowed. NULL: there is none. */
 HEDDLE_API heddle_block *heddle_executor_block(const heddle_executor *executor, int step);

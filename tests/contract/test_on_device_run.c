@@ -1,0 +1,120 @@
+/* A run of a model whose blocks are on a device: passes in one go and by a graph have the bits of those that are timed
+ * step by step, and one that fails ends on all ranks. */
+#include "device_sim.h"
+#include "executor_fixture.h"
+
+#include "runtime/verify/run.h"
+
+enum { WHOLE_BYTES = ELEMS * sizeof(float), FIRST_CALL = 60, MOST_CALLS = 20000 };
+
+/* What all ranks of a run have in common. */
+typedef struct job {
+    int in_one_go, backward, fails_at; /* a call of CUDA behind the last timed step; 0: none */
+    const char *wire;
+    run_how hows;
+    int step_of[RANKS];
+    float output[ELEMS], dx[ELEMS];
+} job;
+
+static job now;
+
+/* Calls that look whether something is done come as often as they like. */
+static void break_a_call(const run_task *task, int pass, int step)
+{
+    device_sim sim;
+    if (now.fails_at > 0 && pass + 1 == task->passes && step == STEPS && !task->is_reference) {
+        HD_OK(device_sim_get(&sim));
+        sim.spare_looks(1);
+        sim.fail_at(now.fails_at, 999);
+    }
+}
+
+static heddle_status keep(const run_report *all, heddle_comm *comm)
+{
+    heddle_status st = HEDDLE_OK;
+    const run_result *mine = &all->mine;
+    for (int i = 0; i < 2 * (int)mine->hows; i++) {
+        const run_time *time = &all->time[i / 2][i % 2];
+        CHECK(i % 2 > now.backward ? time->median_ms == 0
+                                   : time->fastest_ms > 0 && time->fastest_ms <= time->median_ms);
+    }
+    CHECK(mine->output != NULL && (mine->dx != NULL) == now.backward);
+    if (heddle_comm_rank(comm) == 0) {
+        now.hows = mine->hows;
+        memcpy(now.output, mine->output, WHOLE_BYTES);
+        memcpy(now.dx, now.backward ? mine->dx : mine->output, WHOLE_BYTES);
+    }
+out:
+    return st;
+}
+
+static heddle_status run(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    bench b;
+    feed source = {.seed = 5, .threads = 1};
+    run_report all = {.nranks = 0};
+    run_task task = {.info = HEDDLE_EMPTY(heddle_model_info), .feed = &source, .passes = 2, .threads = 1};
+    (void)arg;
+    task.blocks_on_device = 1;
+    task.in_one_go = now.in_one_go;
+    task.backward = now.backward;
+    task.watch = break_a_call;
+    task.step_of = now.step_of;
+    HD_TRY(make_bench(&b, comm));
+    HD_TRY(heddle_model_get_info(&task.info, b.model));
+    task.model = b.model;
+    task.schedule = b.schedule;
+    task.mesh = b.info.mesh;
+    source.shape = task.info.shape;
+    HD_TRY(
+        heddle_comm_attach_device(comm, "cuda", strcmp(now.wire, "host") == 0 ? HEDDLE_WIRE_HOST : HEDDLE_WIRE_PEER));
+    HD_TRY(run_task_run(&all, &task, comm, 1));
+    st = keep(&all, comm);
+out:
+    run_report_free(&all);
+    free_bench(&b);
+    return st;
+}
+
+static void same_bits(int ranks, const char *wire, int backward, run_how hows)
+{
+    now = (job){.wire = wire, .backward = backward};
+    HD_OK(heddle_run_ranks(ranks, "threads", run, NULL));
+    assert_int_equal(now.hows, RUN_BY_STEPS + 1);
+    const job before = now;
+    now = (job){.wire = wire, .backward = backward, .in_one_go = 1};
+    HD_OK(heddle_run_ranks(ranks, "threads", run, NULL));
+    assert_int_equal(now.hows, hows);
+    assert_memory_equal(now.output, before.output, WHOLE_BYTES);
+    assert_memory_equal(now.dx, before.dx, WHOLE_BYTES);
+}
+
+HD_CASE(passes_in_one_go_have_the_bits_of_others)
+{
+    same_bits(1, "peer", 0, RUN_HOWS);
+    same_bits(2, "peer", 1, RUN_HOWS);
+    same_bits(3, "host", 0, RUN_IN_ONE_GO + 1);
+}
+
+/* Whichever call behind the timed passes fails, of whichever rank: nobody waits for it for ever. */
+HD_CASE(a_pass_in_one_go_that_fails_ends_on_all_ranks)
+{
+    device_sim sim;
+    int failed = 0;
+    for (int n = FIRST_CALL; n < MOST_CALLS; n += n * hd_call_step() / 3) {
+        now = (job){.wire = "peer", .in_one_go = 1, .fails_at = n};
+        const heddle_status st = heddle_run_ranks(2, "threads", run, NULL);
+        HD_OK(device_sim_get(&sim));
+        sim.fail_at(0, 0);
+        sim.spare_looks(0);
+        if (st == HEDDLE_OK) {
+            break;
+        }
+        if (strstr(heddle_last_error(), "failed with error 999") == NULL) {
+            fail_msg("call %d: %s", n, heddle_last_error());
+        }
+        failed++;
+    }
+    assert_true(failed > 1);
+}
