@@ -43,6 +43,44 @@ int cli_open_machine(heddle_machine **out, char *from, size_t from_bytes, const 
     return cli_report(heddle_machine_load(out, "cpu"));
 }
 
+/* What it is and has, by the name that is told. */
+static heddle_status see_machine(cli_question *q)
+{
+    const heddle_status st = heddle_machine_get_info(&q->on, q->machine);
+    if (st == HEDDLE_OK && q->a->links[0] != '\0') {
+        snprintf(q->machine_name, sizeof q->machine_name, "%.300s with links %.200s", q->on.name, q->a->links);
+        q->on.name = q->machine_name;
+    }
+    return st;
+}
+
+/* --links "0.5" or "nvlink=2,ib400=0.25", one after the other. */
+static int scale_links(cli_question *q)
+{
+    cli_list list;
+    char *rest = list;
+    int code = CLI_OK;
+    snprintf(list, sizeof list, "%s", q->a->links);
+    for (char *one = strtok_r(list, ",", &rest); one != NULL && code == CLI_OK; one = strtok_r(NULL, ",", &rest)) {
+        char *value = strchr(one, '='), *end = NULL;
+        heddle_machine *scaled = NULL;
+        const double factor = strtod(value != NULL ? value + 1 : one, &end);
+        if (*end != '\0' || end == one || end[-1] == '=') {
+            return cli_usage_error("--links wants 0.25 or ib400=0.25, how many times the bytes per second, not '%s'",
+                                   q->a->links);
+        }
+        if (value != NULL) {
+            *value = '\0';
+        }
+        code = cli_report(heddle_machine_scaled(&scaled, q->machine, value != NULL ? one : NULL, factor));
+        if (code == CLI_OK) {
+            heddle_machine_destroy(q->machine);
+            q->machine = scaled;
+        }
+    }
+    return code;
+}
+
 int cli_fit_machine(cli_question *q, int ranks)
 {
     if (ranks <= q->on.ranks) {
@@ -54,7 +92,7 @@ int cli_fit_machine(cli_question *q, int ranks)
                                q->a->machine, q->on.ranks, ranks);
     }
     heddle_status st = heddle_machine_resize(q->machine, ranks);
-    return cli_report(st == HEDDLE_OK ? heddle_machine_get_info(&q->on, q->machine) : st);
+    return cli_report(st == HEDDLE_OK ? see_machine(q) : st);
 }
 
 static void set_options(cli_question *q, const cli_arguments *a)
@@ -104,7 +142,8 @@ int cli_ask_of(cli_question *q, heddle_model *model, const cli_arguments *a)
         return cli_usage_error("--recompute is of --training: without a way back nothing is kept");
     }
     int code = cli_open_machine(&q->machine, q->machine_from, ASK_TEXT_BYTES, a->machine);
-    code = code != CLI_OK ? code : cli_report(heddle_machine_get_info(&q->on, q->machine));
+    code = code != CLI_OK ? code : scale_links(q);
+    code = code != CLI_OK ? code : cli_report(see_machine(q));
     set_options(q, a);
     if (a->command->bit == CLI_SWEEP) { /* its ranges are its own matter */
         q->ranks = -1;

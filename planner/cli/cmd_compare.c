@@ -181,12 +181,15 @@ static int fill(comparison *c, const char *list)
     return code != CLI_OK || c->rows > 0 ? code : cli_usage_error("--methods wants names with commas between them");
 }
 
-/* Seconds where they are what is compared, else bytes. */
+/* What the objective counts of a row. */
 static double measure(const comparison *c, const plan_row *r)
 {
-    const char *objective = c->q.options.objective;
-    return objective == NULL || strcmp(objective, "time") == 0 || strcmp(objective, "gpu-seconds") == 0
-               ? r->time_s
+    const char *objective = c->q.options.objective != NULL ? c->q.options.objective : "time";
+    return strcmp(objective, "time") == 0          ? r->time_s
+           : strcmp(objective, "gpu-seconds") == 0 ? r->time_s * r->ranks
+           : strcmp(objective, "memory") == 0      ? (double)r->memory_bytes
+           : strcmp(objective, "slow-bytes") == 0 && r->nlinks > 0
+               ? (double)r->link[r->nlinks - 1].sent_max /* the outermost that the ranks meet on */
                : (double)r->sent_max;
 }
 
@@ -228,7 +231,7 @@ static void print_ratio(const comparison *c, const plan_row *r, int to)
 /* Where there are several classes of links: what the busiest rank sends by each. */
 static void print_links(const comparison *c)
 {
-    if (c->q.on.nlinks < 2) {
+    if (c->q.on.nlinks < 2 || c->best < 0) {
         return;
     }
     printf("\n  %-12s sent max by\n  %-12s", "", "");
@@ -238,13 +241,14 @@ static void print_links(const comparison *c)
     printf("\n");
     for (int i = 0; i < c->rows; i++) {
         const plan_row *r = &c->row[i];
-        for (int l = 0; l < r->nlinks && r->refusal[0] == '\0'; l++) {
+        for (int l = 0; l < c->q.on.nlinks && r->refusal[0] == '\0'; l++) {
             char sent[16];
             if (l == 0) {
                 printf("  ");
                 report_cell(r->name, 2, 12);
             }
-            printf(" %12s%s", report_si(sent, sizeof sent, (double)r->link[l].sent_max), l + 1 < r->nlinks ? "" : "\n");
+            printf(" %12s%s", l < r->nlinks ? report_si(sent, sizeof sent, (double)r->link[l].sent_max) : "-",
+                   l + 1 < c->q.on.nlinks ? "" : "\n");
         }
     }
 }
@@ -277,6 +281,13 @@ static void print_table(const comparison *c)
     }
     cli_say_too_large(&c->q, c->row, c->rows);
     print_links(c);
+    if (c->best < 0) {
+        const cli_arguments *a = c->q.a;
+        printf("no row has a plan: %s\n",
+               a->memory_bytes > 0 ? "with --objective memory, without --memory, the rows need least"
+               : a->meshes != NULL ? "with -n in place of --meshes those meshes are compared that have one"
+                                   : "heddle plan takes any method, and says of which stage where none has a plan");
+    }
 }
 
 static void print_links_json(const plan_row *r)

@@ -32,7 +32,7 @@ struct cli_arguments {
     const char *mesh, *prologue, *epilogue, *schedule, *input, *output, *weights;
     const char *machine, *measured, *longest, *listed, *baseline, *meshes, *sweep;
     long long curves;
-    cli_list methods, sizes, force, why_not;
+    cli_list methods, sizes, force, why_not, links;
     long long memory_bytes, workspace_bytes, top, candidates;
     int objective, training, csv, analyze;
     long long layers, slack_percent, max_waste_percent, passes;

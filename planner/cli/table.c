@@ -39,6 +39,9 @@ const cli_option cli_options[] = {
     {"machine", "NAME|FILE", CLI_ASKS | CLI_RUN | CLI_STAGES, TEXT, AT(machine), NULL,
      "whose seconds, links and memory count: 8xh100-nvlink, 2x8xh100-nvlink+ib400, cpu, or a file of heddle calibrate; "
      "without, what heddle calibrate saved, else cpu (run: bytes alone)"},
+    {"links", "ib400=0.25", CLI_ASKS | CLI_STAGES, LIST, AT(links), NULL,
+     "that machine with links that carry so many times the bytes per second, those of a class, or with 0.25 all of "
+     "them"},
     {"objective", CLI_OBJECTIVES, CLI_ASKS | CLI_RUN, CHOICE, AT(objective), NULL,
      "what is made smallest (time; run without --machine: bytes)"},
     {"memory", "BYTES", CLI_ASKS, BYTES, AT(memory_bytes), NULL,

@@ -93,7 +93,9 @@ void report_topo(const topo_view *v)
     for (int l = 0; l < m->nlinks; l++) {
         printf("level %d   %d rank%s by %s\n", l + 1, m->ranks_within[l], report_s(m->ranks_within[l]), m->link[l]);
     }
-    print_source(m->source);
+    if (m->source[0] != '\0') {
+        print_source(m->source);
+    }
     if (v->is_guessed) {
         printf("GPU       taken for the one in the name; --gpu NAME says another\n");
     }

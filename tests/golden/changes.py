@@ -136,11 +136,32 @@ def presets(folder):
             need(f"{what} than {change['times']}: loses {behind} behind", behind > 1e-9)
 
 
+def asked_for(folder):
+    """--links is a machine that was written with these rates, for every command."""
+    here, other = two_links(f"{folder}/here.yaml"), f"{folder}/other.yaml"
+    attention = ["simulate", "attention", "b=1 s=4096 h=16 d=64", "--mesh", "sp=16", "--method", "ring"]
+    commands = (["plan", "stdit3-xl2", "-n", "12"], ["sweep", "stdit3-xl2", "-n", "7..9"],
+                ["memory", "axial-3d", "-n", "2"], ["compare", "hunyuanvideo", "-n", "16"],
+                ["explain", "axial-3d", "--mesh", "sp=16"], ["simulate", "hunyuanvideo", "--mesh", "sp=16"],
+                attention)  # fmt: skip
+    scalings = ("0.25", LINKS, 0.25), ("far=0.125", ["far"], 0.125), ("near=3,near=0.5", ["near"], 1.5)
+    for links, scaled, times in scalings:
+        two_links(other, scaled, times)
+        for command, *words in commands:
+            asked, written = (ask(command, *words, "--machine", *on) for on in ((here, "--links", links), (other,)))
+            need(f"{command}: the name says it", asked.pop("machine") == f"drawn with links {links}", asked)
+            for one in asked, written:
+                for key in "machine", "machine_from":
+                    one.pop(key, None)
+            need(f"{command} {words} with links {links}", asked == written, (asked, written))
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         closed_form(folder)
         too_slow(folder)
         presets(folder)
+        asked_for(folder)
     need(f"enough changes: {told}", told > 15)
     return failed
 

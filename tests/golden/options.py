@@ -224,6 +224,7 @@ for command in PLANNING:
     for option, first, second in (
         ("ranks", [], ["-n", "3"]),
         ("machine", [], ["--machine", "8xh100-nvlink"]),
+        ("links", [], ["--links", "nothing"]),
         ("objective", [], ["--objective", "nothing"]),
         ("memory", [], ["--memory", "1K"]),
         ("training", [], ["--training"]),
@@ -268,6 +269,7 @@ for command, method, other in (
         {
             (command, "mesh"): (on, ["--mesh", "sp=2", *on[2:]], whole),
             (command, "machine"): (on, [*on, "--machine", "8xh100-nvlink"], whole),
+            (command, "links"): (on, [*on, "--links", "0.5"], whole),
             (command, "method"): (on, [*on[:2], "--method", other], whole),
             (command, "backward"): (on, [*on, "--backward"], whole),
             (command, "json"): (on, [*on, "--json"], whole),

@@ -16,6 +16,18 @@ says "with no knee" 0 '"knee": null' sweep wan2.1-14b -n 1..4 --machine 8xl20-pc
 says "a comparison" 0 " GB*" compare gpt-like -n 8 --machine 8xa100-nvlink --training --methods best,rsa
 says "and in JSON, too" 0 '"fits": true' compare hunyuanvideo -n 16 $two --json
 
+# Where nothing has a plan a sentence says what has.
+says "compare that fits nowhere" 3 "no row has a plan: with --objective memory, without --memory, the rows need least" \
+    compare hunyuanvideo -n 16 $two --memory 1G
+! grep -q "sent max by" "$folder/out" || { echo "FAILED compare that fits nowhere: $(cat "$folder/out")" && failed=1; }
+says "compare of no method" 3 "no row has a plan: heddle plan takes any method, and says" compare hunyuanvideo -n 16 $two --methods lasp
+says "compare of no mesh" 3 "with -n in place of --meshes" compare hunyuanvideo --meshes sp=7 $two --max-waste 1 --method attn=usp
+says "a link that a row does not reach" 0 "  sp=7              75.2 GB            -" compare hunyuanvideo --meshes sp=7,sp=16 $two
+says "links of no class" 2 "has no links of class 'wire': nvlink, ib400" plan hunyuanvideo -n 16 $two --links wire=2
+for links in x nvlink= 2x nvlink=2=3; do
+    says "links $links" 2 "--links wants 0.25 or ib400=0.25, how many times the bytes per second" plan hunyuanvideo -n 16 $two --links $links
+done
+
 # The first things that a new user types.
 says "plan" 0 "objective time" plan hunyuanvideo -n 16 $two
 says "where the machine is from" 0 "2x8xh100-nvlink+ib400, as asked" plan hunyuanvideo -n 16 $two
@@ -281,6 +293,13 @@ assert ask("plan", "stdit3-720p-204f", "-n", "16", "--memory", "2600MB")["at_onc
 t = ask("plan", "stdit3-xl2", "-n", "4", "--training")
 assert t["time_s"] == t["objective"]["value"] and t["sample_s"] == t["serial_s"] == 0 and t["at_once"] is None, t
 assert ask("plan", "stdit3-xl2", "-n", "4", "--backward") == t
+# A comparison's ratios are of what the objective counts.
+counted = {"time": lambda r: r["time_s"], "bytes": lambda r: r["bytes_per_rank_max"], "memory": lambda r: r["memory_bytes_per_rank"],
+           "gpu-seconds": lambda r: r["time_s"] * r["ranks"], "slow-bytes": lambda r: r["links"][-1]["sent_max"]}
+for objective, of in counted.items():
+    rows = ask("compare", "cogvideox-5b", "-n", "12", "--objective", objective, "--methods", "best,ring,usp,megatron-sp")["rows"]
+    least = min(map(of, rows))
+    assert all(abs(r["to_best"] - (of(r) / least if least else 0)) <= 1e-5 * r["to_best"] for r in rows), (objective, rows)
 # Bytes are those of the schedule, and its links have no more and no less.
 b = ask("plan", "hunyuanvideo", "--mesh", "sp=8", "--objective", "bytes")
 assert b["objective"]["value"] == b["bytes_per_rank_max"] == b["schedule"]["bytes_per_rank_max"], b["objective"]

@@ -96,6 +96,9 @@ says "pairs" 0 '"levels": [{"link": "nvlink", "ranks_within": 2}, {"link": "upi"
 says "pairs have a name" 0 "machine   4xa100-pcie-topo: 4 ranks" --matrix "$folder/bridges" --gpu a100
 printf '\tGPU0\tGPU1\tGPU2\nGPU0\tX\tSYS\tNV4\nGPU1\tSYS\tX\tSYS\nGPU2\tNV4\tSYS\tX\n' >"$folder/mixed"
 says "not in order" 2 "GPU0 and GPU2 are nearer than groups of 1 by number" --matrix "$folder/mixed"
+printf 'machine: bare\nlevels: [{name: rank, size: 2, link: wire}]\nwork: {product: {f32: {start_s: 0, rates: 1e9}}, memory: {start_s: 0, rates: 1e9}, attention: {f32: {start_s: 0, rates: 1e9}}}\nlinks: {wire: {ring: [{start_s: 0, rates: 1e9}]}}\n' >"$folder/bare.yaml"
+says "figures of no source" 0 "level 1   2 ranks by wire" --machine "$folder/bare.yaml"
+! grep -q figures "$folder/out" || { echo "FAILED figures of no source: $(cat "$folder/out")" && failed=1; }
 sed 's/NV18/NVL/' "$folder/nv18" >"$folder/bad"
 says "a word" 2 "bad:2: GPUs are linked by NV1 .. NV64, PIX, PXB, PHB, NODE or SYS, not by 'NVL'" --matrix "$folder/bad"
 head -5 "$folder/nv18" >"$folder/bad"
