@@ -134,6 +134,21 @@ static int set_ranks(cli_question *q, const cli_arguments *a)
     return cli_fit_machine(q, q->ranks);
 }
 
+/* What a schedule's file has, or what only a search heeds. */
+static int refuse_beside_schedule(const cli_arguments *a)
+{
+    const char *other = a->mesh != NULL            ? "--mesh"
+                        : a->objective != 0        ? "--objective"
+                        : a->methods[0] != '\0'    ? "--method"
+                        : a->force[0] != '\0'      ? "--force"
+                        : a->prologue != NULL      ? "--prologue"
+                        : a->epilogue != NULL      ? "--epilogue"
+                        : a->memory_bytes > 0      ? "--memory"
+                        : a->max_waste_percent > 0 ? "--max-waste"
+                                                   : NULL;
+    return other == NULL ? CLI_OK : cli_usage_error("--schedule is a plan that is made: it goes without %s", other);
+}
+
 int cli_ask_of(cli_question *q, heddle_model *model, const cli_arguments *a)
 {
     *q = (cli_question){
@@ -141,7 +156,8 @@ int cli_ask_of(cli_question *q, heddle_model *model, const cli_arguments *a)
     if (a->recompute && !a->training) {
         return cli_usage_error("--recompute is of --training: without a way back nothing is kept");
     }
-    int code = cli_open_machine(&q->machine, q->machine_from, ASK_TEXT_BYTES, a->machine);
+    int code = a->schedule != NULL && a->longest == NULL ? refuse_beside_schedule(a) : CLI_OK;
+    code = code != CLI_OK ? code : cli_open_machine(&q->machine, q->machine_from, ASK_TEXT_BYTES, a->machine);
     code = code != CLI_OK ? code : scale_links(q);
     code = code != CLI_OK ? code : cli_report(see_machine(q));
     set_options(q, a);
@@ -256,7 +272,9 @@ int cli_answer_to(cli_answer *out, cli_question *q)
     heddle_schedule_info info = HEDDLE_EMPTY(heddle_schedule_info);
     int code = cli_load_schedule(&schedule, q->a->schedule);
     code = code != CLI_OK ? code : cli_report(heddle_schedule_get_info(&info, schedule));
-    code = code != CLI_OK ? code : cli_fit_machine(q, heddle_mesh_size(&info.mesh));
+    int ranks = 0;
+    code = code != CLI_OK ? code : cli_mesh_ranks(&ranks, q->a, &info.mesh);
+    code = code != CLI_OK ? code : cli_fit_machine(q, ranks);
     if (code != CLI_OK) {
         heddle_schedule_destroy(schedule);
         return code;

@@ -61,8 +61,7 @@ static void tell_left_out(schedule_view *v, const cli_question *q)
     heddle_plan_options options = q->options;
     heddle_schedule *other = NULL;
     const char *objective = v->info.objective;
-    if (q->a->schedule != NULL || objective == NULL ||
-        (strcmp(objective, "bytes") != 0 && strcmp(objective, "slow-bytes") != 0)) {
+    if (objective == NULL || (strcmp(objective, "bytes") != 0 && strcmp(objective, "slow-bytes") != 0)) {
         return;
     }
     options.methods = "*=local";
@@ -91,9 +90,8 @@ static void tell_at_once(schedule_view *v, const cli_question *q)
     heddle_model_info m = HEDDLE_EMPTY(heddle_model_info);
     char as_it_is[64];
     cli_answer other = {0};
-    if (q->a->schedule != NULL || v->of.sample_s <= 0 || v->nranks < 2 ||
-        heddle_model_get_info(&m, q->model) != HEDDLE_OK || m.batch_dim < 0 || m.guidance < 2 ||
-        m.shape.dim[m.batch_dim].extent % m.guidance == 0) {
+    if (v->of.sample_s <= 0 || v->nranks < 2 || heddle_model_get_info(&m, q->model) != HEDDLE_OK || m.batch_dim < 0 ||
+        m.guidance < 2 || m.shape.dim[m.batch_dim].extent % m.guidance == 0) {
         return;
     }
     const heddle_dim *batch = &m.shape.dim[m.batch_dim];
@@ -147,8 +145,8 @@ static int run(const cli_arguments *a)
     if (code != CLI_OK) {
         return code;
     }
-    if (a->candidates > 0 && (!a->analyze || a->schedule != NULL)) {
-        return cli_usage_error("--candidates are measured: it goes with --analyze, and without --schedule");
+    if (a->candidates > 0 && !a->analyze) {
+        return cli_usage_error("--candidates are measured: it goes with --analyze");
     }
     code = cli_ask(&q, a);
     code = code != CLI_OK ? code : cli_answer_to(&answer, &q);

@@ -26,6 +26,10 @@ static int write_line(char *out, const cli_arguments *a)
     const char *text = a->operand, *mesh = a->mesh != NULL ? a->mesh : "sp=1";
     const int has_mesh = strstr(text, " on ") != NULL, has_dtype = strchr(text, '[') != NULL;
     char behind[HEDDLE_LINE_BYTES] = "";
+    if (strchr(text, '=') == NULL || (!has_dtype && strchr(text, ',') != NULL)) {
+        return cli_usage_error("heddle %s wants a problem, as 'b=1 s=8192 h=24 d=128', not '%s'", a->command->name,
+                               text);
+    }
     if (has_mesh && a->mesh != NULL) {
         return cli_usage_error("heddle %s: a mesh stands behind the problem and another one in --mesh",
                                a->command->name);

@@ -72,6 +72,10 @@ says "guidance in the batch" 0 "a whole sample: " "${one_sample[@]}" --size b=2
 says "no command" 2 "unknown command 'plans': did you mean plan?" plans hunyuanvideo
 says "a command in capitals" 2 "unknown command 'Plan': did you mean plan?" Plan hunyuanvideo
 says "ranks of one stage" 2 "'-n': unknown option; did you mean --mesh?" simulate attention "b=1 s=64 h=4 d=16" -n 8
+for problem in hunyuanvideo b=1,s=64,h=4,d=16; do
+    says "problem $problem" 2 "simulate attention wants a problem, as 'b=1 s=8192 h=24 d=128', not '$problem'" \
+        simulate attention $problem --mesh sp=4 --method ring
+done
 says "a model alone" 2 "unknown command 'hunyuanvideo', which is a model: heddle plan hunyuanvideo -n 8" hunyuanvideo
 for range in 2000000,4 1099511627776,4 1..5:9223372036854775807 16..1 1-16 1..16:0 1..99999999999999999999 ,; do
     says "sweep -n $range" 2 "--ranks wants FIRST..LAST, FIRST..LAST:STEP or numbers with commas" sweep stdit3-xl2 -n $range
@@ -261,6 +265,13 @@ for model in hunyuanvideo gpt-like axial-3d pangu-like; do # joined text, key he
     "$HEDDLE" plan $model -n 8 $two --method '*=auto' -o "$folder/read.json" >/dev/null || failed=1
     says "$model, read back" 0 "$model on" diff "$folder/read.json" "$folder/read.json"
 done
+says "ranks beside a schedule" 2 "--ranks 3, but the mesh of the model has" simulate stdit3-xl2 --schedule "$folder/b.json" $two -n 3
+for other in "--mesh sp=2" "--objective bytes" "--method *=ring" "--force s.attn=/ring" "--prologue *" "--epilogue *" "--memory 9G" \
+    "--max-waste 9"; do
+    # shellcheck disable=SC2086
+    set -f && says "$other beside a schedule" 2 "it goes without ${other%% *}" simulate stdit3-xl2 --schedule "$folder/b.json" $two $other
+done
+set +f
 says "a saved schedule" 0 "all repetitions" simulate stdit3-xl2 --schedule "$folder/b.json" $two
 # Under a sanitizer one search by trying all instead of four: what is found is the same in every build.
 python3 - "$HEDDLE" "$(is_sanitized && echo 1 || echo 4)" <<'PY' || failed=1
