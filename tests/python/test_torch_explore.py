@@ -237,6 +237,12 @@ number = 3
 def made():
     return torch.nn.Sequential(torch.nn.Linear(3, 4)), (torch.randn(2, 7, 3),)
 
+def single():
+    return made()[0], torch.randn(2, 7, 3)
+
+def listed():
+    return made()[0], [torch.randn(2, 7, 3)]
+
 def wide():
     return made()[0], {"input": torch.randn(2, 7, 4)}
 
@@ -256,6 +262,8 @@ def wanting(what):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for words, code, said in ((["mine:made"], 0, "0 (Linear): free b s"),
+                              (["mine:single"], 0, "0 (Linear): free b s"),
+                              (["mine:listed"], 2, "returned a Sequential and a list, wanted a model and its"),
                               (["mine:made", "--table"], 0, "(model)  b    free"),
                               (["mine"], 2, "wanted MODULE:FACTORY"),
                               (["mine:nothing"], 2, "no attribute 'nothing'"), (["mine:three"], 2, "returned a int"),

@@ -1,6 +1,6 @@
 """python -m heddle explore MODULE:FACTORY: which dims a model mixes, as a tree, a table, a page or a model file.
 
-The factory returns a model and its arguments: a dict of names, or a tuple.
+The factory returns a model and its arguments: a dict of names, a tuple, or one tensor.
 """
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ def _made(name: str) -> Tuple[Any, Any]:
     except Exception as error:  # whatever the factory raises
         raise ArgumentError(f"'{name}' raised {type(error).__name__}: {error}: wanted a function without arguments "
                             "that returns a model and its arguments") from error
-    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], (Mapping, tuple)):
-        raise ArgumentError(f"'{name}' returned a {type(made).__name__}, wanted a model and a dict or a tuple of its "
-                            "arguments")
+    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], (Mapping, tuple, torch.Tensor)):
+        kinds = " and a ".join(type(one).__name__ for one in made) if type(made) is tuple and len(made) == 2 else \
+            type(made).__name__
+        raise ArgumentError(f"'{name}' returned a {kinds}, wanted a model and its arguments: a dict, a tuple or a "
+                            "tensor")
     if isinstance(made[1], Mapping) and not all(isinstance(argument, str) for argument in made[1]):
         raise ArgumentError(f"'{name}' returned arguments {[*made[1]]}, wanted their names")
     return made
@@ -75,7 +77,7 @@ class _Bar:
 def _explored(name: str) -> Tuple[Any, Exploration]:
     model, given = _made(name)
     bar = _Bar(model)
-    args, kwargs = ((), given) if isinstance(given, Mapping) else (given, {})
+    args, kwargs = ((), given) if isinstance(given, Mapping) else (given if isinstance(given, tuple) else (given,), {})
     try:
         return model, explore(model, *args, **{"progress": bar, **kwargs})
     except Error:
