@@ -124,6 +124,42 @@ ended()
 """, 4)
 
 
+def test_complex_numbers_go_as_pairs(tmp_path):
+    fork(tmp_path, COMMON + """
+s, h, flat = 13, 7, torch.compile(lambda *xs: (hc.all_to_all(xs[0], 2, 1, gather_sizes=lengths(13)),
+                                               *hc.qkv_to_heads(*xs, sizes=lengths(13))), backend="aot_eager")
+for dtype in (torch.complex64, torch.complex128):
+    whole = [draw(i, 2, s, h, 4, dtype=dtype) for i in range(3)]
+    mine, gradients = ([part(x, 1).clone() for x in whole], [draw(9 + i, 2, s, h, 4, dtype=dtype) for i in range(3)])
+    x, out = mine[0], part(whole[0], 2).new_empty(part(whole[0], 2).shape)
+    assert hc.all_to_all(x, 2, 1, gather_sizes=lengths(s), out=out) is out
+    same(out, part(whole[0], 2))
+    hc.all_to_all(x.conj(), 2, 1, gather_sizes=lengths(s), out=out)
+    same(out, part(whole[0], 2).conj().resolve_conj())
+    same(hc.all_to_all(x, 2, 1, gather_sizes=lengths(s), async_op=True).wait(), part(whole[0], 2))
+    refused(heddle.ArgumentError, "conjugates", hc.all_to_all, x, 2, 1, gather_sizes=lengths(s), out=out.conj())
+    refused(heddle.ArgumentError, "out is", hc.all_to_all, x, 2, 1, gather_sizes=lengths(s), out=out.real.clone())
+    refused(heddle.ArgumentError, "out is", hc.all_to_all, x.real.clone(), 2, 1, gather_sizes=lengths(s), out=out)
+    wanting = [x.clone().requires_grad_() for x in mine]
+    for call in (lambda *xs: hc.qkv_to_heads(*xs, sizes=lengths(s)), lambda *xs: flat(*xs)[1:]):
+        heads = call(*wanting)
+        for y, z in zip(heads, whole):
+            same(y, part(z, 2))
+        back = torch.autograd.grad(heads, wanting, [part(g, 2) for g in gradients])
+        for y, g in zip(back, gradients):
+            same(y, part(g, 1))
+        same(hc.heads_to_rows(heads[0], sizes=lengths(s), heads=h), mine[0])
+    same(flat(*mine)[0], part(whole[0], 2))
+    fewer = hc.qkv_to_heads(mine[0], *(x[:, :, :1] for x in mine[1:]), sizes=lengths(s))
+    same(fewer[1], part(whole[1][:, :, :1], 2))
+x = draw(rank, 2, 3, 2 * size, 4, dtype=torch.complex64)  # as torch's own collective has it
+parts, came = [y.contiguous() for y in x.chunk(size, 2)], [torch.empty(2, 3, 2, 4, dtype=x.dtype) for _ in range(size)]
+dist.all_to_all(came, parts)
+same(hc.all_to_all(x, 2, 1), torch.cat(came, 1))
+ended()
+""", 3)
+
+
 def test_compiled_once_for_all_lengths(tmp_path):
     fork(tmp_path, COMMON + """
 def block(x):

@@ -45,11 +45,7 @@ def switch(x: torch.Tensor, plan: Reshard, out: Optional[torch.Tensor] = None, *
     check_device(x, plan.comm)
     check_device(out, plan.comm)
     (line, *_), extents = ways(plan)
-    if x.is_complex() and out.is_complex():
-        x, out_of_pairs, line = _pairs(x), torch.view_as_real(out), paired(line)
-        _switch_out(x, out_of_pairs, line, plan.comm, None, extents)
-    else:
-        _switch_out(x, out, line, plan.comm, plan, extents)
+    _switch_out(x, out, line, plan.comm, plan, extents)
     return out
 
 
@@ -63,7 +59,12 @@ def _switch_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: Comm, plan:
                 extents: Sequence[int] = ()) -> None:
     if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad) or tangent_of(x) is not None:
         raise ArgumentError("switch: with `out` there is no gradient, and x or out wants one")
-    if is_eager(x) and is_eager(out):
+    if x.is_complex():
+        if not out.is_complex() or not torch.compiler.is_compiling() and out.is_conj():
+            kind = "a view that conjugates what its memory holds" if out.is_complex() else f"{out.dtype}"
+            raise ArgumentError(f"switch: out is {kind}, wanted a dense tensor of {x.dtype}")
+        _switch_out(pairs(x), torch.view_as_real(out), paired(line), comm, None, extents)
+    elif is_eager(x) and is_eager(out):
         _reshard_out(x, out, line % tuple(extents), comm, plan)
     else:
         if not torch.compiler.is_compiling() and out.is_neg():  # which a compiler cannot ask
@@ -119,7 +120,7 @@ def resharded(x: torch.Tensor, line: str, back: str, comm: Comm, plan: Optional[
     `extents`: those of lines that a compiler has without."""
     check_device(x, comm)
     if x.is_complex():
-        return torch.view_as_complex(resharded(_pairs(x), paired(line), paired(back), comm, None, extents))
+        return torch.view_as_complex(resharded(pairs(x), paired(line), paired(back), comm, None, extents))
     is_seen = not is_eager(x)
     if is_seen and not is_transformed():
         y, tangent = torch.ops.heddle.reshard(x, line, back, extents, comm.number), tangent_of(x)
@@ -135,6 +136,8 @@ def resharded(x: torch.Tensor, line: str, back: str, comm: Comm, plan: Optional[
 
 def packed(xs: List[torch.Tensor], line: str, back: str, comm: Comm, extents: Sequence[int] = ()) -> torch.Tensor:
     """Tensors of one shape as one, by a line whose first dim counts them. The rest as `resharded` has it."""
+    if all(x.is_complex() for x in xs):
+        return torch.view_as_complex(packed([pairs(x) for x in xs], paired(line), paired(back), comm, extents))
     if is_transformed():
         return _Transformed.apply((line % tuple(extents), back % tuple(extents), comm, True), *xs)
     y, tangents = torch.ops.heddle.reshard_packed(xs, line, back, extents, comm.number), [tangent_of(x) for x in xs]
@@ -144,7 +147,8 @@ def packed(xs: List[torch.Tensor], line: str, back: str, comm: Comm, extents: Se
     return forward_ad.make_dual(y, packed(addends, line, back, comm, extents))
 
 
-def _pairs(x: torch.Tensor) -> torch.Tensor:
+def pairs(x: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as real ones, in a dim more."""
     return torch.view_as_real(x.resolve_conj())
 
 

@@ -11,7 +11,7 @@ from ...errors import ArgumentError, UnsupportedError
 from ...numbered import by_number
 from ..moved import _reshard, _reshard_packed, check_device
 from ..ones import filled, held
-from ..reshard import _switch_out, keep_order, packed, resharded
+from ..reshard import _switch_out, keep_order, packed, pairs, resharded
 from ..texts import texts_of
 from .handle import Handle, started
 from .groups import balanced, checked, comm_of, dim_of, flag_of, group_of
@@ -112,8 +112,10 @@ def _moved(x: torch.Tensor, scatter: int, gather: int, to: Sequence[Any], of: Se
             _lines(x.shape, scatter, gather, tuple(to), tuple(of), 0)  # are they its lengths?
         return x
     if torch.compiler.is_compiling():
-        if x.is_complex() or empty != "rows":
-            raise UnsupportedError("within a compiler an exchange is of real numbers, with empty='rows'")
+        if empty != "rows":
+            raise UnsupportedError("within a compiler an exchange has empty='rows'")
+        if x.is_complex():
+            return torch.view_as_complex(_moved(pairs(x), scatter, gather, to, of, group, empty))
         return torch.ops.heddle.exchange(x, scatter, gather, to, of, number_of(group))
     comm = comm_of(group)
     if empty == "rows":
@@ -128,6 +130,9 @@ def exchanged_as_one(xs: List[torch.Tensor], scatter: int, gather: int, to: Sequ
                      group: Any) -> Tuple[torch.Tensor, ...]:
     """Tensors of one shape, whose dims scatter and gather are exchanged."""
     if torch.compiler.is_compiling():
+        if xs[0].is_complex():
+            each = exchanged_as_one([pairs(x) for x in xs], scatter, gather, to, of, group)
+            return tuple(torch.view_as_complex(x) for x in each)
         return torch.ops.heddle.exchange_packed(xs, scatter, gather, to, of, number_of(group)).unbind(0)
     comm = comm_of(group)
     for x in xs:
