@@ -1,4 +1,6 @@
 """Plans with one fault each: lint names the module, and says what it is; right plans have none."""
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -343,6 +345,31 @@ RIGHT = {
 def test_right_plans(name):
     model, given, plan = RIGHT[name]
     assert ht.lint(model, plan, *given) == [] and ht.prove(model, plan, *given)
+
+
+@pytest.mark.parametrize("part", (Taps, Attention))
+def test_batch_norms_in_training_get_the_whole(part):
+    torch.manual_seed(0)
+    model = Rows(part(), Batched(), Mlp())
+    state = copy.deepcopy(model.state_dict())
+    found = ht.explore(model, X)
+    assert found["blocks.1.norm"].dims["s"].kind == "reduction" and found["blocks.1"].dims["b"].kind == "mixes"
+    assert any("'blocks.1.norm' (batch norms) in training" in note and "model.eval()" in note for note in found.notes)
+    plan = found.plan(model, "[sp=3]")
+    assert ht.lint(model, plan, X, found=found) == [] and plan.prove(model, X, ranks=3)
+    proof = ht.prove(model, [each for each in plan.steps if not each[0].startswith("blocks.1")], X)
+    assert not proof and proof.worst.startswith("blocks.1"), proof
+    assert all(torch.equal(x, state[name]) for name, x in model.state_dict().items()) and model.blocks[1].norm.training
+    found = ht.explore(model.eval(), X)  # the means that it has learned
+    assert found["blocks.1.norm"].free == ("b", "s") and found.notes == []
+    assert not any(name.startswith("blocks.1") for name, _ in found.plan(model, "[sp=3]").steps)
+
+
+def test_norms_of_one_kind_in_training_and_not():
+    model = Rows(Batched(), Batched())
+    model.blocks[0].eval()
+    found = ht.explore(model, X)
+    assert found["blocks.0.norm"].free == ("b", "s") and found["blocks.1.norm"].free == (), found
 
 
 def test_switched_plans():

@@ -13,7 +13,7 @@ from .devices import need_one_device, need_runnable, note_dtypes
 from .exploration import Exploration, Module
 from .flow import argument_names, as_argument, flow_of
 from .held import Held
-from .kept import kept, note_writing, writing
+from .kept import kept, learns, note_writing, writing
 from .numbering import note_numbering
 from .probe import Finding, Probe, Reading, called, numbered
 from .solve import Folded, depends_on, extents_of, solved
@@ -75,6 +75,7 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
         explorer = _Explorer(model, axes, shapes, progress)
         explorer.run(args, kwargs)
         explorer.notes += [_CUT] if Held(model, args, kwargs).is_cut else []
+        explorer.notes += _in_training(model)
         fixed = tuple(name for name, dim in axes.dims.items() if dim.step == 0)
         made = Exploration(type(model).__name__, {name: dim.extent for name, dim in axes.dims.items()}, fixed,
                            {name: explorer.modules[name] for name in explorer.order}, explorer.notes, asked)
@@ -86,6 +87,13 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
         note_numbering(model, args, kwargs, made.modules, made.flow.attentions)
     _explored[model] = made
     return made
+
+
+def _in_training(model: torch.nn.Module) -> List[str]:
+    names = [name for name, module in model.named_modules() if learns(module)]
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return [f"'{names[0]}'{more} (batch norms) in training take means over rows: model.eval() before, if the model is "
+            "not to be trained"] if names else []
 
 
 def explored(model: torch.nn.Module) -> Optional[Exploration]:
@@ -238,7 +246,7 @@ class _Explorer:
         """Torch's own modules are alike where their words and shapes are."""
         if not type(module).__module__.startswith("torch.nn.modules") or any(True for _ in module.children()):
             return None
-        return type(module), module.extra_repr(), tuple((at, tuple(x.shape), x.dtype) for at, x in tensors.items()), \
+        return type(module), module.extra_repr(), learns(module), tuple((at, tuple(x.shape), x.dtype) for at, x in tensors.items()), \
             tuple(tuple(x.shape) for x in out.values())
 
     def _ways(self, key: str, x: torch.Tensor) -> List[List[Folded]]:

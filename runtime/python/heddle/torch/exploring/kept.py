@@ -9,19 +9,21 @@ from types import MappingProxyType
 from typing import AbstractSet, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Tuple
 
 import torch
+from torch.nn.modules import batchnorm, instancenorm
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .held import Held, is_same, memory_of
 from .trees import fresh, tensors_of
 
 _TINY = 1e-3  #: parameters below are as zero: the scales of layers that begin as nothing
+_LEARNING = batchnorm._BatchNorm, instancenorm._InstanceNorm
 _writing: "weakref.WeakKeyDictionary[torch.nn.Module, AbstractSet[str]]" = weakref.WeakKeyDictionary()
 
 
 @contextlib.contextmanager
 def kept(model: torch.nn.Module, *given: Any, written: Mapping[torch.Tensor, torch.Tensor] = MappingProxyType({})
          ) -> Iterator[Callable[[], None]]:
-    """Within, the model is in eval mode, without gradients and not compiled, and parameters that are zero, or nearly
+    """Within, the model is in eval mode, but for norms that learn, without gradients and not compiled, and parameters that are zero, or nearly
     so, are small noise while their module runs: such a gate hides what lies behind it. What it gives puts back the
     state of the model, and of what it is given, as it is done at the end: for a model that keeps what it was given.
     Parameters that it writes to are `written`, with their values."""
@@ -36,8 +38,8 @@ def kept(model: torch.nn.Module, *given: Any, written: Mapping[torch.Tensor, tor
             for weight in weights:
                 weight()
     try:
-        for module, _ in training:  # not by `eval`, where some write to their parameters
-            module.training = False
+        for module, _ in training:
+            set_eval(module)
         with torch.no_grad(), same_random(), _uncompiled():
             yield put_back
     finally:
@@ -50,6 +52,18 @@ def kept(model: torch.nn.Module, *given: Any, written: Mapping[torch.Tensor, tor
         put_back()
         for module, mode in training:
             module.training = mode
+
+
+def learns(module: torch.nn.Module) -> bool:
+    """Is it a norm in training, whose means are of the rows that it gets, and which keeps them for eval mode?"""
+    return isinstance(module, _LEARNING) and module.training and module.track_running_stats and \
+        not isinstance(module, torch.nn.SyncBatchNorm)
+
+
+def set_eval(module: torch.nn.Module) -> None:
+    """It alone, and not by `eval`, where some write to their parameters. A norm that learns stays in training: in eval
+    mode it would hide that it mixes rows."""
+    module.training = learns(module)
 
 
 def _hooks(module: torch.nn.Module) -> List[Dict[Any, Any]]:

@@ -4,17 +4,9 @@ from __future__ import annotations
 from typing import Dict, FrozenSet, Iterator, List, Tuple
 
 import torch
-from torch.nn.modules import batchnorm, instancenorm
 
+from ..exploring.kept import learns
 from .watched import Watched
-
-_LEARNING = batchnorm._BatchNorm, instancenorm._InstanceNorm
-
-
-def learns(module: torch.nn.Module) -> bool:
-    """What learns nothing takes means in eval mode, too."""
-    return isinstance(module, _LEARNING) and module.training and module.track_running_stats and \
-        not isinstance(module, torch.nn.SyncBatchNorm)
 
 
 def learning(model: torch.nn.Module, every: List[Watched]) -> Iterator[Tuple[str, str, str]]:

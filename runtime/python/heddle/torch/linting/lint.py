@@ -68,16 +68,17 @@ def lint(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, found: O
         causes = causes_of(model, steps, every, known)
     proof = prove(model, steps, *args, ranks=ranks, **kwargs)
     wrong = [Fault(module, sentence.replace("of ''", "of the model"), mend) for module, sentence, mend in causes]
+    learned = [Fault(*said) for said in learning(model, every)]
     if wrong and not proof:  # else nobody sees these numbers: an argument that is not used, rows in another order
-        return wrong
-    learned = list(learning(model, every))
-    faults = [Fault(*said) for said in (*_counted(every), *learned)]
+        return learned + [fault for fault in wrong if not any(
+            f"{norm.module}.".startswith(f"{fault.module}.") for norm in learned)]
+    faults = [*(Fault(*said) for said in _counted(every)), *learned]
     if not proof:
         return faults or [_unproved(proof)]
     order: Dict[Tuple[str, bool], int] = {}
     for at, seen in enumerate(every[0].seen):
         order.setdefault((seen.module, seen.side != "given"), at)
-    saved = saved_by(model, steps, known, proof, ranks, args, kwargs, order, {module for module, *_ in learned})
+    saved = saved_by(model, steps, known, proof, ranks, args, kwargs, order)
     return faults + [Fault(*said) for said in saved]
 
 

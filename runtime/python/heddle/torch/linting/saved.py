@@ -1,7 +1,7 @@
 """Moves that a plan could do without."""
 from __future__ import annotations
 
-from typing import Any, Container, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Iterator, List, Mapping, Optional, Tuple
 
 import torch
 
@@ -12,17 +12,15 @@ from ..hooks import is_of_output, matching
 from ..modules import Gather, Split, Switch, pairs_of
 from ..proving import Proof, further, prove
 from .known import Known
-from .learning import learning, learns
-from .watched import watched
 
 Said = Tuple[str, str, str]
 _PAIRS_MAX = 12
 
 
 def saved_by(model: torch.nn.Module, steps: Any, known: Known, proof: Proof, ranks: int, args: Any, kwargs: Any,
-             order: Mapping[Tuple[str, bool], int], learned: Container[str]) -> Iterator[Said]:
+             order: Mapping[Tuple[str, bool], int]) -> Iterator[Said]:
     """At most one: steps that undo one another, else a plan that is found and sends less. `order`: when modules were
-    called first; `learned`: modules that learn of a rank's rows alone, of which another plan may not have others."""
+    called first."""
     flat = [(pattern, step) for pattern, each in pairs_of(steps)
             for step in (each if isinstance(each, (list, tuple)) else (each,))]
     pairs = [(i, j) for i, a in enumerate(flat) for j, b in enumerate(flat) if _undone(a[1], b[1])
@@ -31,10 +29,6 @@ def saved_by(model: torch.nn.Module, steps: Any, known: Known, proof: Proof, ran
 
     def forward(those: Any, size: int) -> Proof:
         return prove(model, those, *args, ranks=size, gradients=False, **kwargs)
-
-    def learns_more(those: Any) -> bool:  # which proofs cannot see
-        return any(map(learns, model.modules())) and any(
-            module not in learned for module, *_ in learning(model, watched(model, those, args, kwargs, ranks, False)))
 
     def holds(those: Any, other: Proof) -> bool:
         for size in further(ranks, other):
@@ -45,7 +39,7 @@ def saved_by(model: torch.nn.Module, steps: Any, known: Known, proof: Proof, ran
     for i, j in pairs[:_PAIRS_MAX]:
         left = _together([pair for at, pair in enumerate(flat) if at not in (i, j)])
         other = forward(left, ranks)
-        if other and other.bytes_total < proof.bytes_total and not learns_more(left) and holds(left, other):
+        if other and other.bytes_total < proof.bytes_total and holds(left, other):
             yield (flat[i][0], f"{flat[i][1]} at '{flat[i][0]}' and {flat[j][1]} at '{flat[j][0]}' undo one another: "
                                f"{proof.bytes_total} bytes are sent in a forward, without both {other.bytes_total}",
                    "Leave both out")
@@ -54,7 +48,7 @@ def saved_by(model: torch.nn.Module, steps: Any, known: Known, proof: Proof, ran
     if better is None:
         return
     theirs = forward(better, ranks)
-    if theirs and theirs.bytes_total < proof.bytes_total and not learns_more(better.steps):
+    if theirs and theirs.bytes_total < proof.bytes_total:
         taken = [(move.what, move.bytes_total) for move in theirs.moves]
         first = proof.moves[0]
         for move in proof.moves:

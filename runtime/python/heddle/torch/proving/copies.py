@@ -8,13 +8,13 @@ import torch
 from torch.nn.modules.conv import _ConvNd
 
 from ...errors import UnsupportedError
-from ..exploring.kept import is_nothing, is_wide, written_by
+from ..exploring.kept import is_nothing, is_wide, set_eval, written_by
 
 _GAIN_LEAST = 0.5  #: of a matrix, below which it is brought to one: torch's own begin at 0.58, those of 0.02 far below
 
 
 class Copies:
-    """Each has modules and buffers of its own, is in eval mode, and has the parameters in the model's memory, but for
+    """Each has modules and buffers of its own, is in eval mode (but for norms that learn), and has the parameters in the model's memory, but for
     those that a forward writes to, and those that would hide what a plan does wrong: what is zero, or nearly so, is
     noise; a matrix of a small gain is scaled to one. With keys and queries of 0.02 attention would be the mean of its
     rows, in whatever order. Without `is_sharp` no matrix is scaled."""
@@ -44,8 +44,8 @@ class Copies:
         except Exception as error:  # whatever a model keeps
             raise UnsupportedError(f"prove: {type(model).__name__} cannot be copied: {type(error).__name__}: {error}"
                                    ) from error
-        for module in made.modules():  # not by `eval`, where some write to their parameters, which are the model's
-            module.training = False
+        for module in made.modules():  # whose parameters are the model's
+            set_eval(module)
         return made
 
 
