@@ -328,7 +328,7 @@ def test_the_page_and_the_bar(tmp_path, monkeypatch, capsys):
     seen.feed(text)
     assert seen.open == [] and "http" not in text, seen.open
     said = "".join(seen.text)
-    for words in ("space", "mixes", "What 2 ranks send", "Switch(what='output'", "bytes sent"):
+    for words in ("space", "mixes", "What 2 ranks send", "Switch('output'", "bytes sent"):
         assert words in said, said
     drawn = capsys.readouterr().err.split("\r\033[K")
     counts = [line.split("] ")[1].split()[0] for line in drawn if "] " in line]

@@ -397,11 +397,11 @@ def evoformer():
 WANTED = {classified: ("alike=1", "rows of s are cut"),
           divided: ("(1 + h _)", "h is cut all the way; 4 by Switch; the planner has no schedule of it: in 'layers.0' "
                                  "it cuts f or s, and no part of them"),
-          together: ("rows of (l + s) are cut as one dim from 'layers.0' on", "Attend(over='rows'"),
-          chained: ("rows of l and s are cut, ulysses", "'singles.1': (Split(what='turns', dims='l+s _'"),
+          together: ("rows of (l + s) are cut as one dim from 'layers.0' on", "Attend('rows'"),
+          chained: ("rows of l and s are cut, ulysses", "'singles.1': (Split('turns', 'l+s _'"),
           residuals: ("rows of l and s are cut, ulysses", "'output.of_blocks.0'", "'output.of_blocks.1'"),
           convolved: ("s is cut all the way; 1 by Halo, 2 by Attend", "layers.1: keep to s@sp, 0 bytes by ulysses, "),
-          evoformer: ("Attend(over='h'", "h is cut all the way")}
+          evoformer: ("Attend('h'", "h is cut all the way")}
 
 
 def test_positions_vary_with_their_rows():
@@ -457,7 +457,7 @@ def test_a_plan_along_one_dim_has_a_schedule_or_says_why_not(made, layout, why):
 
 
 @pytest.mark.parametrize("made,words", ((projected, "rows of (l + s) are cut as one dim from 'layers.0' on"),
-                                        (near, "Attend(over='s'")))
+                                        (near, "Attend('s'")))
 def test_lists_that_mix_nothing_and_masks_of_all_rows(made, words):
     torch.manual_seed(0)
     model, given = made()

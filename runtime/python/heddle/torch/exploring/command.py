@@ -9,7 +9,7 @@ import importlib
 import os
 import shutil
 import sys
-from typing import Any, List, Mapping, Tuple
+from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Tuple
 
 import torch
 
@@ -17,6 +17,9 @@ from ...errors import ArgumentError, Error
 from .exploration import Exploration
 from .explorer import explore
 from .report import page
+
+if TYPE_CHECKING:
+    from ..planning.plan import Plan
 
 
 def _made(name: str) -> Tuple[Any, Any]:
@@ -96,23 +99,34 @@ def main(words: List[str]) -> int:
     parser.add_argument("--output", metavar="FILE", help="write a model file for heddle plan")
     parser.add_argument("--plan", metavar="MESH", help="the steps for heddle.torch.parallelize on these ranks, [sp=4]")
     parser.add_argument("--prove", metavar="RANKS", type=int, help="prove the plan on so many simulated ranks")
-    parser.add_argument("--html", metavar="FILE", help="write a page with the table, the plan and its proof")
+    parser.add_argument("--html", metavar="FILE", help="write a page with the table, and the plan and its proof, or why there is none")
     given = parser.parse_args(words)
     try:
         model, found = _explored(given.factory)
-        planned = given.plan or (f"[sp={given.prove}]" if given.prove is not None else None)
-        plan = found.plan(model, planned) if planned else None
-        if plan and given.prove is not None:
-            args, kwargs = found.given
-            plan.proof = plan.prove(model, *args, ranks=given.prove, **kwargs)
+        plan, refused = _planned(found, model, given)
+        if given.html:
+            with open(given.html, "w", encoding="utf-8") as file:
+                file.write(page(found, plan or refused))
         if given.output:
             with open(given.output, "w") as file:
                 file.write(found.to_yaml())
-        if given.html:
-            with open(given.html, "w", encoding="utf-8") as file:
-                file.write(page(found, plan))
+        if refused:
+            raise refused
     except (Error, OSError) as error:
         print(f"heddle explore: {error}", file=sys.stderr)
         return 2
     print(plan or (found.table() if given.table else found))
     return 0 if plan is None or plan.proof else 1
+
+
+def _planned(found: Exploration, model: Any, given: argparse.Namespace) -> "Tuple[Optional[Plan], Optional[Error]]":
+    """The plan that is asked for, or why there is none."""
+    mesh = given.plan or (f"[sp={given.prove}]" if given.prove is not None else None)
+    try:
+        plan = found.plan(model, mesh) if mesh else None
+        if plan and given.prove is not None:
+            args, kwargs = found.given
+            plan.proof = plan.prove(model, *args, ranks=given.prove, **kwargs)
+    except Error as error:
+        return None, error
+    return plan, None

@@ -92,12 +92,16 @@ class Exploration:
         lines = [f"{self.model}: {sizes}"]
         for name, module in self.modules.items():
             if name:
-                above = [other for other in self.modules if other and name.startswith(f"{other}.")]
-                short = name[len(max(above, key=len)) + 1:] if above else name
-                lines.append(f"{'  ' * (len(above) + 1)}{short} ({module.kind}): {_summary(module)}")
+                depth, short = self.placed(name)
+                lines.append(f"{'  ' * depth}{short} ({module.kind}): {_summary(module)}")
             else:
                 lines[0] += f"; {_summary(module)}"
         return "\n".join(lines + self.notes)
+
+    def placed(self, name: str) -> Tuple[int, str]:
+        """How deep a module stands in the tree of those that ran, and its name there."""
+        above = [other for other in self.modules if other and name.startswith(f"{other}.")]
+        return len(above) + 1 if name else 0, name[len(max(above, key=len)) + 1:] if above else name
 
     def table(self) -> str:
         """A line for every module and dim."""

@@ -92,8 +92,8 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
 def _in_training(model: torch.nn.Module) -> List[str]:
     names = [name for name, module in model.named_modules() if learns(module)]
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return [f"'{names[0]}'{more} (batch norms) in training take means over rows: model.eval() before, if the model is "
-            "not to be trained"] if names else []
+    return [f"'{names[0]}'{more} (batch norms) in training take means over rows: call model.eval() before, if the "
+            "model is not to be trained"] if names else []
 
 
 def explored(model: torch.nn.Module) -> Optional[Exploration]:
