@@ -22,8 +22,8 @@ from test_torch_prove import made
 class Net(torch.nn.Module):
     def __init__(self, blocks):
         super().__init__()
-        self.blocks = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.BatchNorm2d(8))
-                                          for _ in range(blocks))
+        self.blocks = torch.nn.ModuleList(torch.nn.Sequential(
+            torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.BatchNorm2d(8)) for _ in range(blocks))
 
     def forward(self, x):
         for block in self.blocks:

@@ -99,7 +99,7 @@ def main(words: List[str]) -> int:
     parser.add_argument("--output", metavar="FILE", help="write a model file for heddle plan")
     parser.add_argument("--plan", metavar="MESH", help="the steps for heddle.torch.parallelize on these ranks, [sp=4]")
     parser.add_argument("--prove", metavar="RANKS", type=int, help="prove the plan on so many simulated ranks")
-    parser.add_argument("--html", metavar="FILE", help="write a page with the table, and the plan and its proof, or why there is none")
+    parser.add_argument("--html", metavar="FILE", help="write a page with the table, and the plan or why there is none")
     given = parser.parse_args(words)
     try:
         model, found = _explored(given.factory)

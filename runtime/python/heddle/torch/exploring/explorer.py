@@ -246,8 +246,8 @@ class _Explorer:
         """Torch's own modules are alike where their words and shapes are."""
         if not type(module).__module__.startswith("torch.nn.modules") or any(True for _ in module.children()):
             return None
-        return type(module), module.extra_repr(), learns(module), tuple((at, tuple(x.shape), x.dtype) for at, x in tensors.items()), \
-            tuple(tuple(x.shape) for x in out.values())
+        given = tuple((at, tuple(x.shape), x.dtype) for at, x in tensors.items())
+        return type(module), module.extra_repr(), learns(module), given, tuple(tuple(x.shape) for x in out.values())
 
     def _ways(self, key: str, x: torch.Tensor) -> List[List[Folded]]:
         if self.shapes.get(key) != tuple(x.shape):

@@ -23,10 +23,10 @@ _writing: "weakref.WeakKeyDictionary[torch.nn.Module, AbstractSet[str]]" = weakr
 @contextlib.contextmanager
 def kept(model: torch.nn.Module, *given: Any, written: Mapping[torch.Tensor, torch.Tensor] = MappingProxyType({})
          ) -> Iterator[Callable[[], None]]:
-    """Within, the model is in eval mode, but for norms that learn, without gradients and not compiled, and parameters that are zero, or nearly
-    so, are small noise while their module runs: such a gate hides what lies behind it. What it gives puts back the
-    state of the model, and of what it is given, as it is done at the end: for a model that keeps what it was given.
-    Parameters that it writes to are `written`, with their values."""
+    """Within, the model is in eval mode, but for norms that learn, without gradients and not compiled, and parameters
+    that are zero, or nearly so, are small noise while their module runs: such a gate hides what lies behind it.
+    What it gives puts back the state of the model, and of what it is given, as it is done at the end: for a model
+    that keeps what it was given. Parameters that it writes to are `written`, with their values."""
     held, weights = Held(model, *given), [_weight(p, written) for p in model.parameters()]
     hooks = [(each, dict(each)) for module in model.modules() for each in _hooks(module)]
     training = [(module, module.training) for module in model.modules()]

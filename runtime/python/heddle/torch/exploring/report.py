@@ -79,8 +79,8 @@ def _of_plan(plan: "Union[Plan, Error]") -> List[str]:
         parts.append(f"<p>{escape(str(plan.proof))}</p>")
     if plan.proof and plan.proof.moves:
         parts += [f"<h2>What {plan.proof.ranks} ranks send in a forward</h2>",
-                  '<table><tr><th>module</th><th>what</th><th class="n">bytes</th><th class="n">of the busiest rank</th>'
-                  "</tr>",
+                  '<table><tr><th>module</th><th>what</th><th class="n">bytes</th>'
+                  '<th class="n">of the busiest rank</th></tr>',
                   *(f'<tr><td>{escape(move.module or "(model)")}</td><td class="what">{escape(move.what)}</td>'
                     f'<td class="n">{move.bytes_total}</td><td class="n">{move.bytes_per_rank_max}</td></tr>'
                     for move in plan.proof.moves), "</table>"]

@@ -14,10 +14,10 @@ _GAIN_LEAST = 0.5  #: of a matrix, below which it is brought to one: torch's own
 
 
 class Copies:
-    """Each has modules and buffers of its own, is in eval mode (but for norms that learn), and has the parameters in the model's memory, but for
-    those that a forward writes to, and those that would hide what a plan does wrong: what is zero, or nearly so, is
-    noise; a matrix of a small gain is scaled to one. With keys and queries of 0.02 attention would be the mean of its
-    rows, in whatever order. Without `is_sharp` no matrix is scaled."""
+    """Each has modules and buffers of its own, is in eval mode (but for norms that learn), and has the parameters in
+    the model's memory, but for those that a forward writes to, and those that would hide what a plan does wrong:
+    what is zero, or nearly so, is noise; a matrix of a small gain is scaled to one. With keys and queries of 0.02
+    attention would be the mean of its rows, in whatever order. Without `is_sharp` no matrix is scaled."""
 
     def __init__(self, model: torch.nn.Module, args: Any, kwargs: Any, is_sharp: bool = True):
         self.model = model

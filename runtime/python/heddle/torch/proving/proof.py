@@ -56,11 +56,11 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
           **kwargs: Any) -> Proof:
     """Runs the model once whole and once on so many ranks, which are simulated one after the other in this process,
     with no communicator; compares results and, with `gradients`, those of arguments and parameters. Works on copies
-    of the modules, which share the model's parameters; in eval mode, but for batch norms in training, which mix rows.
-    Parameters that are zero, or nearly so, are noise, since such a gate hides what is behind it; so do weights as training begins, by which attention is the mean of its
-    rows: a matrix of a gain below a half has one of 1, in memory of its own, unless the model's results are those of
-    roundings then. What is in half precision is compared in
-    float32, in memory of its own, where the model runs so.
+    of the modules, which share the model's parameters; in eval mode, but for batch norms in training, which mix
+    rows. Parameters that are zero, or nearly so, are noise, since such a gate hides what is behind it; so do
+    weights as training begins, by which attention is the mean of its rows: a matrix of a gain below a half has one
+    of 1, in memory of its own, unless the model's results are those of roundings then. What is in half precision is
+    compared in float32, in memory of its own, where the model runs so.
 
     plan  steps as `parallelize` takes them, or a Plan
 
