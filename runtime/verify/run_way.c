@@ -145,6 +145,14 @@ static void tell_place(const run_pass *f, int place)
     }
 }
 
+/* What it has launched has ended. */
+static void leave_replay(const run_pass *f, int place)
+{
+    if (f->task->step_of != NULL && f->task->step_of[heddle_comm_rank(f->comm)] == RUN_REPLAYS) {
+        tell_place(f, place);
+    }
+}
+
 /* Said before the others are asked, as who gives up tells the others before it asks (run_give_up). */
 static heddle_status replay(run_pass *f, int back)
 {
@@ -168,8 +176,8 @@ heddle_status run_way(double *ms, run_pass *f, int back)
     st = st == HEDDLE_OK ? (f->how == RUN_BY_GRAPH ? replay(f, back) : enqueue(f, back)) : st;
     st = st == HEDDLE_OK ? await(f) : st;
     *ms = samples_now_ms() - start_ms;
-    if (st == HEDDLE_OK && f->how == RUN_BY_GRAPH) {
-        tell_place(f, (back + 1) * run_steps(f->task));
+    if (st == HEDDLE_OK) {
+        leave_replay(f, (back + 1) * run_steps(f->task));
     }
     return st;
 }
@@ -196,9 +204,7 @@ heddle_status run_give_up(const run_pass *f, heddle_status st)
     snprintf(why, sizeof why, "%s", heddle_last_error());
     heddle_ignore(heddle_comm_abort(f->comm, why));
     heddle_ignore(judge_device_settle(f->comm, f->stream));
-    if (f->how == RUN_BY_GRAPH) {
-        tell_place(f, run_steps(f->task));
-    }
+    leave_replay(f, run_steps(f->task));
     await_replays(f);
     return heddle_set_error(st, "%s", why);
 }

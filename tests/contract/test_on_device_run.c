@@ -5,7 +5,10 @@
 
 #include "runtime/verify/run.h"
 
-enum { WHOLE_BYTES = ELEMS * sizeof(float), FIRST_CALL = 60, MOST_CALLS = 20000 };
+#include <pthread.h>
+#include <unistd.h>
+
+enum { WHOLE_BYTES = ELEMS * sizeof(float), FIRST_CALL = 60, APART = 30, DENSE = 500, MOST_CALLS = 20000 };
 
 /* What all ranks of a run have in common. */
 typedef struct job {
@@ -97,24 +100,65 @@ HD_CASE(passes_in_one_go_have_the_bits_of_others)
     same_bits(3, "host", 0, RUN_IN_ONE_GO + 1);
 }
 
-/* Whichever call behind the timed passes fails, of whichever rank: nobody waits for it for ever. */
-HD_CASE(a_pass_in_one_go_that_fails_ends_on_all_ranks)
+static void fails(int call)
+{
+    if (strstr(heddle_last_error(), "failed with error 999") == NULL) {
+        fail_msg("call %d: %s", call, heddle_last_error());
+    }
+}
+
+/* A run with a call that fails. */
+static heddle_status broken_run(void)
 {
     device_sim sim;
+    const heddle_status st = heddle_run_ranks(2, "threads", run, NULL);
+    HD_OK(device_sim_get(&sim));
+    sim.fail_at(0, 0);
+    sim.spare_looks(0);
+    return st;
+}
+
+/* Whichever call behind the timed passes fails, of whichever rank: nobody waits for it for ever. At first calls
+ * enqueue, later on nearly all of them ask whether the device is well. */
+HD_CASE(a_pass_in_one_go_that_fails_ends_on_all_ranks)
+{
     int failed = 0;
-    for (int n = FIRST_CALL; n < MOST_CALLS; n += n * hd_call_step() / 3) {
+    for (int n = FIRST_CALL; n < MOST_CALLS; n += (n < DENSE ? APART : n) * hd_call_step()) {
         now = (job){.wire = "peer", .in_one_go = 1, .fails_at = n};
-        const heddle_status st = heddle_run_ranks(2, "threads", run, NULL);
-        HD_OK(device_sim_get(&sim));
-        sim.fail_at(0, 0);
-        sim.spare_looks(0);
-        if (st == HEDDLE_OK) {
+        if (broken_run() == HEDDLE_OK) {
             break;
         }
-        if (strstr(heddle_last_error(), "failed with error 999") == NULL) {
-            fail_msg("call %d: %s", n, heddle_last_error());
-        }
+        fails(n);
         failed++;
     }
     assert_true(failed > 1);
+}
+
+/* Once a rank is at a replay. */
+static void *break_a_replay(void *call)
+{
+    device_sim sim;
+    while (__atomic_load_n(&now.step_of[0], __ATOMIC_SEQ_CST) != RUN_REPLAYS &&
+           __atomic_load_n(&now.step_of[1], __ATOMIC_SEQ_CST) != RUN_REPLAYS) {
+        usleep(100);
+    }
+    HD_OK(device_sim_get(&sim));
+    sim.spare_looks(1);
+    sim.fail_at(*(const int *)call, 999);
+    return NULL;
+}
+
+/* Nor does memory go that replays store to, of this rank or of others. */
+HD_CASE(a_replay_that_fails_ends_on_all_ranks)
+{
+    pthread_t beside;
+    for (int n = 1; n <= 256; n *= 4) {
+        now = (job){.wire = "peer", .in_one_go = 1};
+        assert_int_equal(pthread_create(&beside, NULL, break_a_replay, &n), 0);
+        const heddle_status st = broken_run();
+        assert_int_equal(pthread_join(beside, NULL), 0);
+        assert_int_not_equal(st, HEDDLE_OK);
+        fails(n);
+        assert_true(now.step_of[0] != RUN_REPLAYS && now.step_of[1] != RUN_REPLAYS); /* nobody waits for them */
+    }
 }

@@ -32,6 +32,13 @@ WAYS = [
 ]
 
 
+SIMULATOR = os.path.join(os.environ["HEDDLE_BUILD"], "tests/device-sim")
+if os.path.exists(os.path.join(SIMULATOR, "libheddle_cuda.so")):
+    os.environ["HEDDLE_MODULE_PATH"] = SIMULATOR
+    WAYS.append(["run", TINY, "--size", "t=4,s=6", "--layers", "1", "--ranks", "1", *SMALL, "--device", "cuda",
+                 "--backward"])
+
+
 def keys_of(value):
     """Of objects in objects, but for what a file format says for itself."""
     if isinstance(value, dict):
