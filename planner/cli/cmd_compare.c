@@ -158,9 +158,9 @@ static int add_mesh(comparison *c, const char *text)
 {
     cli_question q = c->q;
     heddle_status st = cli_parse_mesh(&q.mesh, text);
-    int code = st == HEDDLE_OK ? cli_fit_machine(&q, heddle_mesh_size(&q.mesh)) : cli_report(st);
+    int code = st == HEDDLE_OK ? cli_fit_machine(&c->q, heddle_mesh_size(&q.mesh)) : cli_report(st);
     q.ranks = 0;
-    c->q.on = q.on; /* it may have grown */
+    q.on = c->q.on; /* it may have grown */
     return code != CLI_OK ? code : cli_report(cli_row_of(&c->row[c->rows++], &q, &q.options, text));
 }
 

@@ -28,6 +28,9 @@ for links in x nvlink= 2x nvlink=2=3; do
     says "links $links" 2 "--links wants 0.25 or ib400=0.25, how many times the bytes per second" plan hunyuanvideo -n 16 $two --links $links
 done
 
+says "a machine that grows, with other links" 0 '"machine": "cpu with links 0.5"' \
+    compare stdit3-xl2 --meshes sp=2,sp=64 --links 0.5 --json
+
 # The first things that a new user types.
 says "plan" 0 "objective time" plan hunyuanvideo -n 16 $two
 says "where the machine is from" 0 "2x8xh100-nvlink+ib400, as asked" plan hunyuanvideo -n 16 $two
