@@ -1,9 +1,11 @@
 """Where the best plan changes as links do (heddle explain): a crossing known in closed form; and of presets, plans and
-forecasts on machines that this script writes itself order as told on both sides of what is told."""
+forecasts on machines that this script writes itself, some as odd as calibrated ones, order as told at 0.95 and 1.05
+times of what is told."""
 
 import json
 import math
 import os
+import random
 import sys
 import tempfile
 
@@ -29,6 +31,8 @@ PRESETS = (
     ["wan2.1-14b", "-n", "8", "--memory", "30G"], ["cogvideox-5b", "-n", "12", "--objective", "gpu-seconds"],
     ["axial-3d", "--mesh", "sp=8"], ["transnormerllm-1b", "-n", "16"],
 )  # fmt: skip
+MODELS = ("stdit3-xl2", "axial-3d", "hunyuanvideo", "cogvideox-2b", "ltx-video", "gpt-like", "latte-xl2",
+          "hybrid-mixed")  # fmt: skip
 failed = told = 0
 
 
@@ -103,37 +107,91 @@ links:
     return path
 
 
-def beside(folder, words, change, plan, times):
+def odd(rng):
+    """A machine as a calibration may find it: rates of any size, that rise and fall with it; one to three classes."""
+    def rates(low, high, sizes):
+        chosen = sorted(rng.sample(sizes, rng.randint(1, 3)))
+        return [[size, 10 ** rng.uniform(math.log10(low), math.log10(high))] for size in chosen]
+    sizes = rng.choice([[4, 2], [8, 4], [3, 5], [2, 2, 4], [7, 3], [4, 16], [6]])
+    head = f"machine: odd\ncalibrated: true\noverlap_slowdown: {rng.uniform(1, 1.4)}\nlevels:\n"
+    head += "".join(f"  - {{name: n{level}, size: {size}, link: l{level}}}\n" for level, size in enumerate(sizes))
+    head += f"work:\n  memory: {{start_s: {10 ** rng.uniform(-7, -5)}, rates: {10 ** rng.uniform(11.5, 12.7)}}}\n"
+    for work in ("product", "attention"):
+        found = rates(1e13, 8e14, [16, 100, 1000, 4096, 16384, 70000])
+        head += f"  {work}: {{bf16: {{start_s: {10 ** rng.uniform(-7, -4)}, rates: {found}}}}}\n"
+    links = {
+        f"l{level}": {
+            exchange: (10 ** rng.uniform(-6, -4),
+                       rates(6e10 / 15**level, 3e11 / 15**level, [4096, 65536, 1 << 20, 1 << 25]))
+            for exchange in ("all_to_all", "ring", "all_gather", "reduce_scatter")
+            if exchange == "all_to_all" or rng.random() < 0.7
+        }
+        for level in range(len(sizes))
+    }  # fmt: skip
+
+    def write(path, scaled=(), times=1.0):
+        with open(path, "w") as file:
+            file.write(head + "links:\n")
+            for link, exchanges in links.items():
+                file.write(f"  {link}:\n")
+                for exchange, (start, found) in exchanges.items():
+                    found = [[size, rate * (times if link in scaled else 1)] for size, rate in found]
+                    file.write(f"    {exchange}: [{{start_s: {start}, rates: {found}}}]\n")
+        return path
+
+    write.links, write.ranks = links, math.prod(sizes)
+    return write
+
+
+def beside(folder, words, write, links, change, plan, times):
     """By how much the best plan is less than the one that was told of, where links are so much slower or faster."""
-    scaled = LINKS if change["class"] is None else [change["class"]]
+    scaled = links if change["class"] is None else [change["class"]]
     factor = times if change["way"] == "faster" else 1 / times
-    on = ["--machine", two_links(f"{folder}/other.yaml", scaled, factor)]
+    on = ["--machine", write(f"{folder}/other.yaml", scaled, factor)]
+    ranks = math.prod(int(x.split("=")[1]) for x in change["on"].strip("[]").split())
+    if "-n" in words and int(words[2]) > 16:  # these are compared on their own mesh
+        words = [words[0], "--mesh", change["on"], *words[3:]]
     best = ask("plan", *words, *on)
     way = [w for w in words if w in ("--training",)]
     stays = ask("simulate", words[0], "--schedule", plan, *way, *on)["time_s"]
-    ranks = math.prod(int(x.split("=")[1]) for x in change["on"].strip("[]").split())
     stays *= ranks if best["objective"]["name"] == "gpu-seconds" else 1
     return 1 - best["objective"]["value"] / stays
 
 
-def presets(folder):
+def orders(folder, words, write, links):
+    """On both sides of what is told the plan and the best one order as it says."""
     global told
-    here = ["--machine", two_links(f"{folder}/here.yaml")]
+    here = ["--machine", write(f"{folder}/here.yaml")]
     plan = f"{folder}/plan.json"
+    within.answer([HEDDLE, "plan", *words, *here, "-o", plan], 300)
+    answer = ask("explain", *words, *here, "--top", "0")
+    for change in answer["changes"]:
+        what = f"{' '.join(words)}: {change['class']} {change['way']}"
+        change["on"] = answer["mesh"]
+        times = change["times"]
+        if times is None:
+            for step in (4, 16, 64):
+                need(f"{what}: {step} times", beside(folder, words, write, links, change, plan, step) < 1e-8)
+            continue
+        told += 1
+        before = beside(folder, words, write, links, change, plan, max(times * 0.95, times**0.5))
+        behind = beside(folder, words, write, links, change, plan, times * 1.05)
+        need(f"{what} than {times}: loses {before} before", before < 1e-8)
+        need(f"{what} than {times}: loses {behind} behind", behind > 1e-10)
+
+
+def presets(folder):
     for words in PRESETS:
-        within.answer([HEDDLE, "plan", *words, *here, "-o", plan], 300)
-        answer = ask("explain", *words, *here, "--top", "0")
-        for change in answer["changes"]:
-            what = f"{' '.join(words)}: {change['class']} {change['way']}"
-            change["on"] = answer["mesh"]
-            if change["times"] is None:
-                need(f"{what}: 64 times", beside(folder, words, change, plan, 64) < 1e-9)
-                continue
-            told += 1
-            before = beside(folder, words, change, plan, max(change["times"] * 0.9, change["times"] ** 0.5))
-            behind = beside(folder, words, change, plan, change["times"] * 1.1)
-            need(f"{what} than {change['times']}: loses {before} before", before < 1e-9)
-            need(f"{what} than {change['times']}: loses {behind} behind", behind > 1e-9)
+        orders(folder, words, two_links, LINKS)
+
+
+def odd_machines(folder):
+    rng = random.Random(5)
+    for case in range(12):
+        write = odd(rng)
+        ranks = write.ranks if case % 2 else rng.randint(2, write.ranks)
+        words = [rng.choice(MODELS), "-n", str(ranks), *rng.choice(([], ["--objective", "gpu-seconds"]))]
+        orders(folder, words + rng.choice(([], [], ["--training"])), write, write.links)
 
 
 def asked_for(folder):
@@ -161,8 +219,9 @@ def main():
         closed_form(folder)
         too_slow(folder)
         presets(folder)
+        odd_machines(folder)
         asked_for(folder)
-    need(f"enough changes: {told}", told > 15)
+    need(f"enough changes: {told}", told > 40)
     return failed
 
 
