@@ -100,9 +100,9 @@ def kept_by_every_method():
         file.write(LINEAR)
     for ranks in (1, 2, 3, 4):
         mesh = ["--mesh", f"sp={ranks}"]
-        parts = (-(-15 // ranks) * 405, 15 * -(-405 // ranks))
+        parts = (-(-15 // ranks) * 25, 15 * -(-25 // ranks))
         for more in ([], ["--recompute"]):
-            methods, rest = kept(TINY, *mesh, *more)
+            methods, rest = kept(TINY, "--size", "t=15,s=25", *mesh, *more)
             check(methods == {"local"} and rest in [part * 48 * 4 + text for part in parts], f"{mesh} {more}: {rest}")
             for method in METHODS if ranks == 3 or (ranks > 1 and not more) else ():
                 model = [linear] if method in ("lasp", "lasp2", "scan") else [TINY, "--size", "t=5,s=9"]
