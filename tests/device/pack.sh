@@ -57,12 +57,24 @@ if [ -e "$build/python/heddle/_abi.py" ]; then
     tar -C "$build/python" --dereference --exclude='*.so' --exclude=__pycache__ -c heddle | tar -C "$out/python" -x
 fi
 
+# Beside the kernels of the build, for the GPUs that those are for.
+trials() { # FILE
+    local cuda_root=${nvcc%/bin/nvcc} objects=$out/trials source
+    mkdir "$objects"
+    cc -std=c17 -O2 -D_GNU_SOURCE -I. -Iinclude -I"$build/include" -isystem "$cuda_root/include" -c tests/device/trials/trials.c -o "$objects/trials.o"
+    for source in attention attention_back heads; do
+        "$nvcc" -std=c++17 -O3 -arch=sm_90 -I. -Iinclude -I"$build/include" -c "tests/device/trials/$source.cu" -o "$objects/$source.o"
+    done
+    "$nvcc" "$objects"/*.o "$build/libheddle_cuda_kernels.a" -o "$1"
+    rm -r "$objects"
+}
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 if [ -x "$nvcc" ]; then
     "$nvcc" -std=c++17 -O2 -gencode=arch=compute_90,code=sm_90 -gencode=arch=compute_80,code=compute_80 \
         -Xcompiler=-Wall,-Wextra --Werror=all-warnings tests/device/questions.cu tests/device/calls.cu -o "$out/bin/questions"
+    trials "$out/bin/trials"
 else
-    echo "no nvcc: the questions of tests/device/questions.cu are left out"
+    echo "no nvcc: the questions of tests/device/questions.cu and the trials of tests/device/trials are left out"
 fi
 
 if [ $archive = 1 ]; then

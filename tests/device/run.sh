@@ -269,6 +269,16 @@ for subject in host rows tail products temporal spatial linear pair compiled; do
         row "blocks: $subject" "$said"
     fi
 done
+# Forms of kernels that no card has timed, by turns with the library's.
+if needs_gpu trials && [[ trials =~ $only ]]; then
+    if [ ! -x "$pack/bin/trials" ]; then
+        row trials "not here: packed without nvcc"
+    elif step 120 trials trials; then
+        tee -a "$table" <<<"$said"
+    else
+        row trials "$said"
+    fi
+fi
 # The ranks take turns on one device: their times say what switches add.
 for ranks in 1 2 4; do
     name="blocks: a model, $ranks ranks"
