@@ -13,6 +13,8 @@ def graphs():
 
 def slopes(function, inputs, plans):
     inputs = [x.clone().requires_grad_() for x in inputs]
+    for x in inputs if inputs[0].dtype == torch.float16 else []:  # of many operations: rows alone are symbols
+        torch._dynamo.mark_static(x, (0, 1, 3))
     results = function(*inputs, plans)
     grown = [torch.arange(y.numel(), dtype=y.dtype).view(y.shape).cos() for y in results]
     return [y.detach() for y in results] + list(torch.autograd.grad(results, inputs, grown))
@@ -51,7 +53,7 @@ with heddle.Comm.open(deadline_s=600) as comm:  # one compiles longer than anoth
     alike(attended, planned(4, ("ulysses", {"causal": True, "scale": 0.25}), ("ring", {"causal": True}),
                             ("gather-kv", {"scale": 0.5})), 4, 4, torch.float32)
 print("ok")
-""", 3)
+""", 2)
 
 
 def test_attentions_by_torchs_operations_have_one_graph(tmp_path):
