@@ -31,7 +31,7 @@ static heddle_status run_main(heddle_comm *comm, void *arg)
 static int check(const cli_question *q)
 {
     const cli_arguments *a = q->a;
-    const char *other = a->training ? "--training" : a->output != NULL ? "--output" : NULL;
+    const char *other = a->training ? "--training (--backward)" : a->output != NULL ? "--output" : NULL;
     if (other != NULL) {
         return cli_usage_error("--analyze runs a forward pass and prints it, so it goes without %s; heddle run "
                                "--backward measures the way back",

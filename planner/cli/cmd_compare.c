@@ -74,10 +74,8 @@ static heddle_status best_of_dims(plan_row *out, const cli_question *q, const ch
     int tried = 0;
     for (int d = strcmp(name, "dsp") == 0 ? model.shape.ndim - 1 : 0; d < model.shape.ndim && st == HEDDLE_OK; d++) {
         plan_row one = {0};
-        if (strcmp(name, "dsp") != 0 && (d == model.channel_dim || d == model.batch_dim)) {
-            continue;
-        }
-        if (write_methods(methods, sizeof methods, q, name, d) == 0) {
+        if ((strcmp(name, "dsp") != 0 && (d == model.channel_dim || d == model.batch_dim)) ||
+            write_methods(methods, sizeof methods, q, name, d) == 0) {
             continue;
         }
         options.methods = methods;
@@ -184,13 +182,17 @@ static int fill(comparison *c, const char *list)
 /* What the objective counts of a row. */
 static double measure(const comparison *c, const plan_row *r)
 {
+    int links = 0; /* up to the outermost that the ranks of any row meet on */
+    for (int i = 0; i < c->rows; i++) {
+        links = c->row[i].refusal[0] == '\0' && c->row[i].nlinks > links ? c->row[i].nlinks : links;
+    }
     const char *objective = c->q.options.objective != NULL ? c->q.options.objective : "time";
-    return strcmp(objective, "time") == 0          ? r->time_s
-           : strcmp(objective, "gpu-seconds") == 0 ? r->time_s * r->ranks
-           : strcmp(objective, "memory") == 0      ? (double)r->memory_bytes
-           : strcmp(objective, "slow-bytes") == 0 && r->nlinks > 0
-               ? (double)r->link[r->nlinks - 1].sent_max /* the outermost that the ranks meet on */
-               : (double)r->sent_max;
+    return strcmp(objective, "time") == 0                       ? r->time_s
+           : strcmp(objective, "gpu-seconds") == 0              ? r->time_s * r->ranks
+           : strcmp(objective, "memory") == 0                   ? (double)r->memory_bytes
+           : strcmp(objective, "slow-bytes") != 0 || links == 0 ? (double)r->sent_max
+           : r->nlinks == links                                 ? (double)r->link[links - 1].sent_max
+                                                                : 0;
 }
 
 static int choose(comparison *c)
@@ -221,11 +223,8 @@ static double ratio(const comparison *c, const plan_row *r, int to)
 
 static void print_ratio(const comparison *c, const plan_row *r, int to)
 {
-    if (ratio(c, r, to) > 0) {
-        printf(" %7.2fx", ratio(c, r, to));
-    } else {
-        printf(" %8s", "-");
-    }
+    const double times = ratio(c, r, to);
+    (void)(times > 0 ? printf(" %7.2fx", times) : printf(" %8s", "-"));
 }
 
 /* Where there are several classes of links: what the busiest rank sends by each. */
@@ -284,7 +283,8 @@ static void print_table(const comparison *c)
     if (c->best < 0) {
         const cli_arguments *a = c->q.a;
         printf("no row has a plan: %s\n",
-               a->memory_bytes > 0 ? "with --objective memory, without --memory, the rows need least"
+               a->memory_bytes > 0
+                   ? "where memory is why, --objective memory without --memory has the rows that need least"
                : a->meshes != NULL ? "with -n in place of --meshes those meshes are compared that have one"
                                    : "heddle plan takes any method, and says of which stage where none has a plan");
     }

@@ -183,7 +183,7 @@ static int run(const cli_arguments *a)
     int ranks = 0, code = check_options(a);
     code = code == CLI_OK ? run_count_ranks(&ranks, a) : code;
     code = code == CLI_OK ? run_prepare(&job, ranks) : code;
-    job.task.in_one_go = job.task.blocks_on_device;
+    job.task.in_one_go = job.task.blocks_on_device && job.task.passes > 1;
     if (code == CLI_OK && a->output != NULL && cli_speaks()) {
         code = cli_report(file_output_check(a->output));
     }

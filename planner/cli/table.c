@@ -122,7 +122,9 @@ const cli_option cli_options[] = {
      "the ranks"},
     {"recompute", NULL, CLI_RUN, FLAG, AT(recompute), NULL, "the way back has kept the inputs of the stages only"},
     {"threads", "N", CLI_RUN, NUMBER, AT(threads), "1", "compute threads of each rank", 1, 256},
-    {"passes", "N", CLI_RUN, NUMBER, AT(passes), "1", "forward passes, the fastest is reported", 1, 1000000},
+    {"passes", "N", CLI_RUN, NUMBER, AT(passes), "1",
+     "forward passes, the fastest is reported; with blocks on a device more than one also in one go and by a graph", 1,
+     1000000},
     {"check", NULL, CLI_RUN, FLAG, AT(check), NULL,
      "repeat on one rank and compare, bitwise where all attention is local, else within a tolerance; compare all "
      "ranks' "

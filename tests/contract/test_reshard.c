@@ -238,9 +238,7 @@ HD_CASE(every_kernel)
     int n;
     const hd_copy_kernel *kernel = hd_copy_kernels(&n);
     for (int i = 0; i < n; i++) {
-        job j = {.mode = {.kernel = kernel[i].name, .tuning = HEDDLE_TUNING_RULES}, .transport = "threads"};
-        add_lines(&j, lines, LINES);
-        HD_OK(heddle_run_ranks(2, "threads", check_all, &j));
+        run_default("threads", &(rc_mode){.kernel = kernel[i].name, .tuning = HEDDLE_TUNING_RULES});
     }
 }
 

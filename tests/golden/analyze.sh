@@ -7,7 +7,7 @@ tiny=$HEDDLE_SOURCE/tests/golden/tiny.yaml
 
 says "table" 0 "times measured of the slowest one, in the fastest of 5 passes" plan "$tiny" --mesh sp=2 --analyze
 says "no block" 2 "can be planned, but not run" plan flux.1-dev --mesh sp=2 --analyze
-says "a step" 2 "goes without --training" plan "$tiny" --mesh sp=2 --analyze --training
+says "a step" 2 "goes without --training (--backward)" plan "$tiny" --mesh sp=2 --analyze --training
 says "to a file" 2 "goes without --output" plan "$tiny" --mesh sp=2 --analyze -o "$folder/a.json"
 says "transport" 2 "unknown transport" plan "$tiny" --mesh sp=2 --analyze --transport carrier-pigeon
 small=(plan "$tiny" --mesh sp=2 --size t=4,s=6 --layers 1 --analyze --candidates)

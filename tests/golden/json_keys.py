@@ -36,7 +36,7 @@ SIMULATOR = os.path.join(os.environ["HEDDLE_BUILD"], "tests/device-sim")
 if os.path.exists(os.path.join(SIMULATOR, "libheddle_cuda.so")):
     os.environ["HEDDLE_MODULE_PATH"] = SIMULATOR
     WAYS.append(["run", TINY, "--size", "t=4,s=6", "--layers", "1", "--ranks", "1", *SMALL, "--device", "cuda",
-                 "--backward"])
+                 "--backward", "--passes", "2"])
 
 
 def keys_of(value):

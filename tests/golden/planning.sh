@@ -17,7 +17,7 @@ says "a comparison" 0 " GB*" compare gpt-like -n 8 --machine 8xa100-nvlink --tra
 says "and in JSON, too" 0 '"fits": true' compare hunyuanvideo -n 16 $two --json
 
 # Where nothing has a plan a sentence says what has.
-says "compare that fits nowhere" 3 "no row has a plan: with --objective memory, without --memory, the rows need least" \
+says "compare that fits nowhere" 3 "no row has a plan: where memory is why, --objective memory without --memory has the rows that need least" \
     compare hunyuanvideo -n 16 $two --memory 1G
 ! grep -q "sent max by" "$folder/out" || { echo "FAILED compare that fits nowhere: $(cat "$folder/out")" && failed=1; }
 says "compare of no method" 3 "no row has a plan: heddle plan takes any method, and says" compare hunyuanvideo -n 16 $two --methods lasp
@@ -28,6 +28,9 @@ for links in x nvlink= 2x nvlink=2=3; do
     says "links $links" 2 "--links wants 0.25 or ib400=0.25, how many times the bytes per second" plan hunyuanvideo -n 16 $two --links $links
 done
 
+says "no links" 2 "--links wants 0.25 or ib400=0.25, not ','" plan hunyuanvideo -n 16 $two --links ,
+says "bytes of the slowest links, which a row does not reach" 0 "82.3 GB   82.3 GB   1.32 TB   26.9 GB    1.42 s        -" \
+    compare hunyuanvideo --meshes sp=7,sp=16 --objective slow-bytes $two
 says "a machine that grows, with other links" 0 '"machine": "cpu with links 0.5"' \
     compare stdit3-xl2 --meshes sp=2,sp=64 --links 0.5 --json
 
