@@ -4,8 +4,10 @@ import os
 os.environ.update(HF_HUB_OFFLINE="1")
 import torch
 from diffusers import LatteTransformer3DModel, QwenImageTransformer2DModel, SD3Transformer2DModel, WanTransformer3DModel
+from diffusers.models.transformers.transformer_temporal import TransformerSpatioTemporalModel
 
 import heddle.torch as ht
+from heddle.torch import Gather, Switch
 
 torch.set_num_threads(1)
 
@@ -46,3 +48,19 @@ def test_wan_sd3_and_qwen():
     found = ht.explore(qwen, hidden_states=torch.randn(2, 15, 16), encoder_hidden_states=torch.randn(2, 13, 16),
                        timestep=torch.tensor([0.1, 0.7]), img_shapes=[[(1, 3, 5)]] * 2)
     assert found.fixed == ("s",) and found["transformer_blocks.0"].mixed == ("s", "l"), found
+
+
+def test_both_attentions_within_one_transformer():
+    """Of Stable Video Diffusion: attention over places is switched to frames, and no rank gets all of them."""
+    torch.manual_seed(0)
+    model = TransformerSpatioTemporalModel(num_attention_heads=2, attention_head_dim=16, in_channels=32, num_layers=1,
+                                           cross_attention_dim=12)
+    given = dict(hidden_states=torch.randn(7, 32, 5, 6), encoder_hidden_states=torch.randn(7, 3, 12),
+                 image_only_indicator=torch.zeros(1, 7))
+    found = ht.explore(model, dims={"hidden_states": "(b f) c h w", "encoder_hidden_states": "(b f) l c",
+                                    "image_only_indicator": "b f"}, **given)
+    plan = found.plan(model, "[sp=3]")
+    steps = dict(plan.steps)["transformer_blocks.0.attn1"]
+    assert [(type(step), step.what) for step in steps] == [(Switch, "hidden_states"), (Switch, "output")], str(plan)
+    assert all(name == "" for name, step in plan.apart() if isinstance(step, Gather)), str(plan)
+    assert ht.prove(model, plan, ranks=2, **given)

@@ -3,41 +3,29 @@ mixes it has rows of neighbours, sums, or attention of all ranks, or is cut alon
 whole where nothing of these serves."""
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from typing import AbstractSet, Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import AbstractSet, Any, Dict, Iterator, List, Sequence, Tuple
 
 import torch
 
 from ...errors import UnsupportedError
 from ..attending import Attend
 from ..exploring.exploration import Exploration, Module
-from ..exploring.rows import is_of_pairs, words_of
+from ..exploring.flow import Call, as_output
+from ..exploring.rows import words_of
 from ..exploring.trees import numbers_of
 from ..halo import Halo, Numbered
 from ..modules import Extent, Gather, Sizes, Split, Switch, Total
 from ..sums import NORMS, Sums
-from .plan import Plan
-
-Steps = List[Tuple[str, Any]]
+from .plan import Plan, Steps
+from .texts import Texts
 
 
 def is_near(found: Exploration) -> bool:
     """Are there modules of which rows of neighbours or sums are all that they want?"""
     return any(seen.kind in ("halo", "reduction") for module in found.modules.values() for seen in module.dims.values())
-
-
-def rows_of(found: Exploration, dim: str) -> int:
-    """Of the arguments, those that go together as one, so that inner tensors which have fewer have whole numbers of
-    them."""
-    extent = found.dims[dim]
-    return extent // math.lcm(*(extent // math.gcd(n, extent) for n in _extents(found, dim)))
-
-
-def _extents(found: Exploration, dim: str) -> List[int]:
-    extent = found.dims[dim]
-    return [n for n in (module.extents.get(dim, 0) for module in found.modules.values())
-            if n > 0 and (n % extent == 0 or extent % n == 0)]
 
 
 def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: str, saved: int,
@@ -47,8 +35,9 @@ def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: s
     from the first stage to the last. `whole`: modules that get the whole, whatever they mix. `dims`: else all.
     `unmixed`: of those alone that nothing mixes, which are else left to stages."""
     drafts: List[_Along] = []
-    for dim, is_switching in itertools.product(dims or found.dims, (True, False)):
-        draft = _Along(found, model, dim, size, method, saved, is_switching, whole)
+    ways = [(Attend, Switch), (Attend,), *([(Switch, Attend)] if method == "auto" else [])]
+    for dim, kinds in itertools.product(dims or found.dims, ways):
+        draft = _Along(found, model, dim, size, method, saved, kinds, whole)
         if dim != "b" and (dim in found.sequence() if within else draft.is_sequence()):
             try:
                 draft.make(within, unmixed)
@@ -59,21 +48,20 @@ def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: s
         yield [draft.plan(steps) for draft in drafts if draft.whole() == wanted for steps in draft.ways()]
 
 
-class _Along:
+class _Along(Texts):
     def __init__(self, found: Exploration, model: torch.nn.Module, dim: str, size: int, method: str, saved: int,
-                 is_switching: bool, given_whole: AbstractSet[str]):
-        self.found, self.dim, self.gathers, self._is_switching = found, dim, 0, is_switching
+                 kinds: Sequence[type], given_whole: AbstractSet[str]):
+        super().__init__(found, dim)
+        self.gathers = 0
+        self._kinds = kinds  #: of steps for what mixes the dim, in the order in which they are tried
         self._given_whole = given_whole
         self._pairs = 0  # modules that want the whole, since they make pairs of rows or take some
         self._size, self._method, self._saved = size, method, saved
         self.steps: Steps = []
+        self._ends: List[Steps] = [[]]  #: where the whole comes together again
         self._numbers: Steps = []
         self._totals: Steps = []
         self._counts: Steps = []  # of numbers in tuples, and of those that a module returns which has the whole
-        self._named: Set[str] = set()  # dims that texts have beside this one
-        self._rows = rows_of(found, dim)
-        self._unit = found.dims[dim] // self._rows  #: rows of the arguments that go together
-        self._is_scaled = any(n != self._rows for n in _extents(found, dim))
         self._modules = dict(model.named_modules())
 
     def is_sequence(self) -> bool:
@@ -96,24 +84,24 @@ class _Along:
     def ways(self) -> Iterator[Steps]:
         """Numbers of rows may be the model's own, or be given to it; and their number, where a module has the whole, or
         where it stands in a tuple, which may say something else."""
-        for chosen in itertools.product(*([[], more] if more else [[]] for more in (self._totals, self._counts))):
-            extents = list(itertools.chain(*chosen))
-            yield self.steps + self._numbers + extents
+        extents: List[List[Steps]] = [[[], more] if more else [[]] for more in (self._totals, self._counts)]
+        for end, *chosen in itertools.product(self._ends, *extents):
+            yield list(itertools.chain(self.steps, self._numbers, *chosen, end))
             if self._numbers:
-                yield self.steps + extents
+                yield list(itertools.chain(self.steps, *chosen, end))
 
     def make(self, within: bool, unmixed: bool) -> None:
         if self._rows < 2:
             raise UnsupportedError(f"{self.dim} has {self._rows} rows that can be cut")
-        ends = self._stages() if within else self._model()
+        self._ends = self._stages() if within else self._model()
         kinds = {type(step) for _, step in self.steps}
         if kinds.isdisjoint((Attend, Halo, Sums, Switch, Gather)) != unmixed:
             raise UnsupportedError(f"{'something' if unmixed else 'nothing'} mixes {self.dim}")
         if not within and not unmixed and kinds.isdisjoint((Attend, Halo, Sums, Switch)):
             raise UnsupportedError(f"nothing that mixes {self.dim} would do with less than the whole")
-        self.steps = self._sizes() + self.steps + ends
+        self.steps = self._sizes() + self.steps
 
-    def _stages(self) -> Steps:
+    def _stages(self) -> List[Steps]:
         """From what comes whole into them to the results of the last."""
         sizes: Steps = [("", Sizes(name, self._whole(text))) for name, text in self.found[""].given.items()
                         if any(axis == [(self.dim,)] for axis in words_of(text))]
@@ -128,11 +116,25 @@ class _Along:
             self._add_extents(call.module, [name for name, n in call.numbers.items() if self._is_extent(n, extents)])
         for name in dict.fromkeys(call.module for call in calls):
             self._visit(name)
-        last = self.found[calls[-1].module] if calls else None
-        return [(last.name, Gather(place, self._text(text), self.dim))
-                for place, text in self._cut(last, "out").items()] if last else []
+        return self._ends_behind(calls[-1]) if calls else [[]]
 
-    def _model(self) -> Steps:
+    def _ends_behind(self, stage: Call) -> List[Steps]:
+        """What the last stage makes is whole there, or where a module that mixes nothing has made less of it."""
+        calls = self.found.flow.calls
+        early = {call.module for call in calls if call.ended <= stage.ended}  # a step is for all calls of a module
+        ways = {math.prod(stage.out[0].shape): self._ends_at(stage)}
+        for call in calls:
+            is_free = self.dim in self.found[call.module].free and len(call.out) == 1 and bool(call.out[0].stages)
+            if call.module and call.module not in early and is_free and math.prod(call.out[0].shape) < min(ways):
+                with contextlib.suppress(UnsupportedError):
+                    ways[math.prod(call.out[0].shape)] = self._ends_at(call)
+        return [ways[elements] for elements in sorted(ways) if ways[elements]] or [[]]
+
+    def _ends_at(self, call: Call) -> Steps:
+        return [(call.module, Gather(place, self._text(text), self.dim))
+                for place, text in self._cut(self.found[call.module], "out").items()]
+
+    def _model(self) -> List[Steps]:
         root = self.found[""]
         self.steps = [("", Split(name, self._whole(text), self.dim))
                       for name, text in sorted(self._cut(root, "given").items(), key=lambda each: "(" in each[1])]
@@ -144,7 +146,7 @@ class _Along:
         ends = [("", Gather(place, self._text(text), self.dim)) for place, text in self._cut(root, "out").items()]
         for name in self.found.children(""):
             self._visit(name)
-        return ends
+        return [ends]
 
     def _add_extents(self, module: str, names: Sequence[str]) -> None:
         for name in names:
@@ -175,16 +177,47 @@ class _Along:
             self._visit_each(module, children)
 
     def _visit_each(self, module: Module, children: List[str]) -> None:
-        """Where steps cannot say it of one of them, all of the module has the whole."""
-        lists = list(self.steps), list(self._numbers), list(self._totals), list(self._counts)
-        before = *lists, self.gathers, self._pairs, set(self._named)
+        """Where steps cannot say it of one of them, all of the module has the whole; where they switch more than the
+        module's own arguments and results, it is switched as one."""
+        before = self._state()
         try:
             for child in children:
                 self._visit(child)
         except UnsupportedError:
-            (self.steps, self._numbers, self._totals, self._counts, self.gathers, self._pairs,
-             self._named) = before
+            self._back(before)
             self.steps = [step for step in self.steps if step[0] != module.name] + self._gathered(module)
+            return
+        if self._kinds[0] is not Switch or module.later:
+            return
+        after, within = self._state(), self.steps[len(before[0]):]
+        own = self._switched(module)
+        is_less = own and all(isinstance(step, (Gather, Split, Switch)) for _, step in within) and (
+            self._sent(own) < self._sent(within))
+        if not is_less:
+            self._back(after)
+            return
+        named = self._named
+        self._back(before)
+        self._named |= named
+        self.steps += own
+
+    def _state(self) -> Tuple[Any, ...]:
+        return (list(self.steps), list(self._numbers), list(self._totals), list(self._counts), self.gathers,
+                self._pairs, set(self._named))
+
+    def _back(self, state: Tuple[Any, ...]) -> None:
+        (self.steps, self._numbers, self._totals, self._counts, self.gathers, self._pairs, self._named) = state
+
+    def _sent(self, steps: Steps) -> int:
+        """Elements that go: of a gather as often as there are ranks."""
+        from .draft import merged
+        sent = 0
+        for name, step in Plan(merged(steps, self.found.flow)).apart():
+            what = step.what[0] if isinstance(step.what, tuple) else step.what
+            elements = sum(math.prod(at.shape) for call in self.found.flow.calls if call.module == name
+                           for at in (*call.given, *call.out) if at.name == what)
+            sent += elements * {Split: 0, Switch: 1, Gather: self._size}[type(step)]
+        return sent
 
     def _visit_numbers(self, name: str) -> None:
         if self.found[name].numbered:
@@ -216,6 +249,10 @@ class _Along:
         given, out = self._cut(module, "given"), self._cut(module, "out")
         is_pairs = any(each[3] for side in ("given", "out") for each in self._tensors(module, side))
         attentions = [each for each in self.found.flow.attentions if each.module == name]
+        if self._kinds[0] is Switch and attentions:
+            switched = self._switched(module)
+            if switched:
+                return switched
         if attentions and not module.alone and all(
                 each.rows == each.keys == module.extents.get(self.dim) for each in attentions):
             heads = min(each.kv_heads for each in attentions)
@@ -232,7 +269,7 @@ class _Along:
         if not attentions and not is_pairs and seen.kind == "reduction" and type(self._modules[name]).__name__ in NORMS:
             return [(name, Sums(self.dim))]
         is_own = bool(module.alone) or not attentions  # and no attention that other ranks could be in
-        switched = self._switched(module) if self._is_switching and is_own else []
+        switched = self._switched(module) if Switch in self._kinds and is_own else []
         return switched or self._gathered(module)
 
     def _gathered(self, module: Module) -> Steps:
@@ -262,7 +299,7 @@ class _Along:
                 continue
             try:
                 there = [self._turned(module.name, name, text, self.dim, other) for name, text in module.given.items()]
-                back = [self._turned(module.name, _place(name), text, other, self.dim)
+                back = [self._turned(module.name, as_output(name), text, other, self.dim)
                         for name, text in module.out.items()]
             except UnsupportedError:
                 continue
@@ -285,97 +322,3 @@ class _Along:
         if has == [from_]:
             return module, Gather(place, words, from_)
         return module, Split(place, words, to)
-
-    def _is_of_two(self, text: str) -> bool:
-        return sum(self.dim in part for axis in words_of(text) for part in axis) > 1
-
-    def _tensors(self, module: Module, side: str) -> List[Tuple[str, str, Sequence[int], bool]]:
-        """Those with this dim: the place as a step has it, the text, the shape in the first call; are they of pairs?"""
-        texts = module.given if side == "given" else {_place(name): text for name, text in module.out.items()}
-        call = next((call for call in self.found.flow.calls if call.module == module.name), None)
-        shapes = {passed.name: passed.shape for passed in getattr(call, side)} if call else {}
-        return [(place, text, shapes.get(place, ()), is_of_pairs(text, self.dim, shapes.get(place, ()))
-                 or self._is_beside(text)) for place, text in texts.items() if self._has(text)]
-
-    def _is_beside(self, text: str) -> bool:
-        """Does it stand beside rows of others, as in a mask of text and picture?"""
-        return any(len([part for part in axis if not part[0].isdecimal()]) > 1 and any(
-            self.dim in part for part in axis) for axis in words_of(text))
-
-    def _cut(self, module: Module, side: str) -> Dict[str, str]:
-        """Texts of tensors of which a rank has its block: those of pairs are whole."""
-        return {place: self._of_samples(text, shape) for place, text, shape, is_pairs in self._tensors(module, side)
-                if not is_pairs}
-
-    def _of_samples(self, text: str, shape: Sequence[int]) -> str:
-        """Without the name of samples where there are more: of each head one."""
-        words = text.split()
-        return " ".join("_" if word == "b" and n != self.found.dims["b"] else word
-                        for word, n in zip(words, shape)) if len(words) == len(shape) else text
-
-    def _has(self, text: str, dim: str = "") -> bool:
-        return any((dim or self.dim) in part for axis in words_of(text) for part in axis)
-
-    def _text(self, text: str, *dims: str) -> str:
-        """As a step has it: others than b and this dim, or these, are of no matter, and may have other extents there.
-        An axis behind this dim's that is read as the same is channels.
-        """
-        words: List[str] = []
-        of = dims or (self.dim,)
-        for axis in words_of(text):
-            here = [part for part in axis if set(of) & set(part)]
-            if not here or not dims and any(self.dim in word.strip("()").split() for word in words):
-                words.append("b" if axis == [("b",)] else "_")
-                continue
-            tokens = [part[0] if part[0].isdecimal() else "" for part in axis]
-            if len(axis) > 2 or len(axis) == 2 and not any(tokens):
-                raise UnsupportedError(f"'{text}' has {' '.join(of)} beside other rows")
-            inner = self._axis(here[0]) if of == (self.dim,) else self._axis_of(here[0], of)
-            word = " + ".join(token or inner.strip("()") for token in tokens)
-            words.append(f"({word})" if " " in word else word)
-        return " ".join(words)
-
-    def _whole(self, text: str) -> str:
-        """Of an argument of the model, whose rows go together by so many."""
-        words = self._text(text).split() if "(" not in self._text(text) else []
-        if self._unit > 1 and self.dim in words:
-            return " ".join(f"({self.dim} {self._unit})" if word == self.dim else word for word in words)
-        return self._text(text).replace(f"({self.dim} _)", f"({self.dim} {self._unit})")
-
-    def _is_plain(self, dim: str) -> bool:
-        """Is its extent inside that of an argument, which has it in an axis of its own?"""
-        return all(module.extents.get(dim, self.found.dims[dim]) == self.found.dims[dim]
-                   for module in self.found.modules.values()) and any(
-            axis == [(dim,)] for text in self.found[""].given.values() for axis in words_of(text))
-
-    def _sizes(self) -> Steps:
-        """Of dims that steps name beside this one."""
-        return [("", Sizes(name, " ".join(dim if axis == [(dim,)] else "_" for axis in words_of(text))))
-                for dim in sorted(self._named) for name, text in self.found[""].given.items()
-                if any(axis == [(dim,)] for axis in words_of(text))]
-
-    def _axis(self, part: Tuple[str, ...]) -> str:
-        at = part.index(self.dim)
-        before = ["b"] if part[:at] == ("b",) else ["_"] if at else []
-        behind = ["_"] if len(part) > at + 1 or self._is_scaled else []
-        if before == ["_"] and behind and at == 1 and self._is_plain(part[0]):
-            before = [part[0]]  # else nobody can tell two apart
-            self._named.add(part[0])
-        words = [*before, self.dim, *behind]
-        return f"({' '.join(words)})" if len(words) > 1 else words[0]
-
-    def _axis_of(self, part: Tuple[str, ...], dims: Sequence[str]) -> str:
-        """With both of two dims that are switched: at most one more beside them, of which nobody knows the extent."""
-        words: List[str] = []
-        for dim in part:
-            words += [dim] if dim in dims else ["_"] if words[-1:] != ["_"] else []
-            words += ["_"] if dim == self.dim and self._is_scaled else []
-        words = ["b" if words.count("_") == 1 and word == "_" and part[0] == "b" and part[1] in dims else word
-                 for word in words]
-        if words.count("_") > 1:
-            raise UnsupportedError(f"'{' '.join(part)}': nobody can tell its dims apart")
-        return f"({' '.join(words)})" if len(words) > 1 else words[0]
-
-
-def _place(name: str) -> str:
-    return f"output.{name}" if name else "output"

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tupl
 from ...errors import ArgumentError, UnsupportedError
 from ..attending import Attend
 from ..modules import Gather, Split
-from .plan import Plan, lines_of
+from .plan import Plan, Steps, lines_of
 
 if TYPE_CHECKING:
     from ...schedule import Schedule
-    from .draft import Draft, Steps
+    from .draft import Draft
 
 _JOINT = "rows"  #: of an axis that several dims have together
 
@@ -154,7 +154,7 @@ def _need_not_alone(draft: "Draft", module: str) -> None:
                                "its own alone")
 
 
-def _splits(draft: "Draft", main: str, text: Optional[str], over: Tuple[str, ...]) -> "Steps":
+def _splits(draft: "Draft", main: str, text: Optional[str], over: Tuple[str, ...]) -> Steps:
     """Of whatever comes whole into a stage."""
     plain: Any = []
     beside: Any = []

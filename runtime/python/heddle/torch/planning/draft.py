@@ -16,9 +16,7 @@ from ..exploring.flow import Call, Flow, Passed
 from ..exploring.rows import is_of_pairs
 from ..modules import Gather, Sizes, Switch
 from ..ranks import Dims
-from .plan import Plan
-
-Steps = List[Tuple[str, Any]]
+from .plan import Plan, Steps
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,18 @@ from ...errors import ArgumentError, Error, InfeasibleError, UnsupportedError
 from ...line import axis_of
 from ...machine import MachineLike, machine_of
 from ...schedule import Schedule
+from ..attending import Attend
 from ..exploring.exploration import Exploration
 from ..modules import Split
 from ..proving import Proof
-from .along import along_plans, is_near, rows_of
+from .along import along_plans, is_near
 from .asked import Asked, need_sizes
 from .draft import Draft
 from .mended import mended_plan, mended_steps
 from .plan import Plan, lines_of
 from .proved import proved, quickly
 from .scheduled import need_followed, schedule_of, sent_of
+from .texts import rows_of
 
 _TRIES_MAX = 24
 
@@ -243,7 +245,8 @@ class _Search:
                 proof = self._proved(plan)
                 if proof:
                     plan.proof = proof
-                    return plan
+                    may_be_switched = schedule is None and self._method == "auto" and self._may_be_switched(plan)
+                    return self._of_fewer_bytes(plan) if may_be_switched else plan
                 self._tried.append((plan, proof))
         except (UnsupportedError, ArgumentError) as error:
             refused.append(error)
@@ -252,8 +255,14 @@ class _Search:
         mended = mended_steps(draft, *self._tried[first], self._proved)
         return mended and self._of_fewer_bytes(mended)
 
+    def _may_be_switched(self, plan: Plan) -> bool:
+        """Does attention of all ranks, which nothing hides, leave a dim free?"""
+        attends = [(name, step.method) for name, step in plan.apart() if isinstance(step, Attend)]
+        return any(set(self._found[name].free) - {"b"} for name, _ in attends) and all(
+            method in ("ulysses", "gather-kv") for _, method in attends)
+
     def _of_fewer_bytes(self, plan: Plan) -> Plan:
-        """It, or one that cuts a dim from the first stage to the last, with neighbours and sums."""
+        """It, or one that cuts a dim from the first stage to the last, with neighbours, sums and switches."""
         other = self.along(True)
         return other if other and other.proof and plan.proof and (
             self.asked.bytes_of(other, other.proof) < self.asked.bytes_of(plan, plan.proof)) else plan

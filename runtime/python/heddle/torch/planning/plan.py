@@ -10,6 +10,8 @@ import torch
 from ...schedule import Schedule
 from ..proving import Proof, prove
 
+Steps = List[Tuple[str, Any]]
+
 
 @dataclass
 class Plan:
@@ -22,7 +24,7 @@ class Plan:
     proof     of the extents that the model was explored with
     """
 
-    steps: List[Tuple[str, Any]]
+    steps: Steps
     why: str = "the plan that was given"
     stages: List[str] = field(default_factory=list)
     schedule: Optional[Schedule] = None

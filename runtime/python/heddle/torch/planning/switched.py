@@ -1,18 +1,18 @@
 """Plans of stages that leave some dim free: the dim that is cut is switched between them."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set
 
 from ...errors import UnsupportedError
 from ..attending import Attend
 from ..exploring.flow import Call
 from ..modules import Gather, Split, Switch
 from .attended import attending_along, methods_of
-from .plan import Plan, lines_of
+from .plan import Plan, Steps, lines_of
 
 if TYPE_CHECKING:
     from ...schedule import Schedule
-    from .draft import Draft, Steps
+    from .draft import Draft
 
 Layouts = Dict[str, Optional[str]]
 
@@ -63,7 +63,7 @@ class _Steps:
         #: what a call's results are cut along for those who take them
         self.leaves: Dict[int, Optional[str]] = {}
 
-    def made(self) -> "Steps":
+    def made(self) -> Steps:
         draft = self.draft
         steps: Any = []
         wanted = self._wanted()
@@ -92,7 +92,7 @@ class _Steps:
                 wanted.setdefault(source, set()).add(self.layouts[self.draft.flow.calls[last].module])
         return wanted
 
-    def _arguments(self, call: Call, mine: Optional[str]) -> "Steps":
+    def _arguments(self, call: Call, mine: Optional[str]) -> Steps:
         steps: Any = []
         for at in self.draft.tensors(call, "given"):
             before = {self.leaves.get(source) for source in at.passed.stages}  # others have the whole
@@ -115,7 +115,7 @@ class _Steps:
                                        f"'{at.text}': {mine} cannot be cut in its place")
         return steps
 
-    def _switched_output(self, call: Call, mine: str, to: str) -> "Steps":
+    def _switched_output(self, call: Call, mine: str, to: str) -> Steps:
         if mine == to:
             return []
         steps: Any = []

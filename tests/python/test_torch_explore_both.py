@@ -1,0 +1,94 @@
+"""Blocks with attention over places and over frames: one of the two is switched, there and back, and nothing else."""
+import pytest
+import torch
+from test_torch_explore_models import WIDTH, Attention, Mlp
+from test_torch_explore_once import Block, moved
+
+import heddle.torch as ht
+from heddle.torch import Attend, Gather, Switch
+
+torch.set_num_threads(1)
+
+
+class Both(torch.nn.Module):
+    """x[b, f, s, c]"""
+
+    def __init__(self):
+        super().__init__()
+        self.space, self.time, self.mlp = Attention(), Attention(), Mlp()
+
+    def forward(self, x):
+        x = x + self.space(x)
+        x = x + self.time(x.transpose(1, 2)).transpose(1, 2)
+        return x + self.mlp(x)
+
+
+class Folded(Both):
+    """x[b, f s, c]"""
+
+    def forward(self, x):
+        return super().forward(x.unflatten(1, (7, -1))).flatten(1, 2)
+
+
+class Wrapped(torch.nn.Module):
+    """One tensor comes in, three copies of it go on."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+
+    def forward(self, query, key, value):
+        rows = (x.flatten(0, 1) for x in (query, key, value))
+        return self.inner(*rows, need_weights=False)[0].view_as(query)
+
+
+class Model(torch.nn.Module):
+    def __init__(self, block):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(3, WIDTH), torch.nn.Linear(WIDTH, 5)
+        self.blocks = torch.nn.ModuleList(block() for _ in range(2))
+
+    def forward(self, x):
+        y = self.first(x)
+        y = y.flatten(1, 2) if isinstance(self.blocks[0], Folded) else y
+        for block in self.blocks:
+            y = block(y)
+        return self.last(y).reshape(*x.shape[:3], -1)
+
+
+def explored(block):
+    torch.manual_seed(0)
+    model, x = Model(block), torch.randn(2, 7, 11, 3)
+    return model, x, ht.explore(model, x)
+
+
+def fewest(ranks):
+    """Bytes: of two blocks there and back, and of five channels that every rank has in the end."""
+    return 4 * moved(7, 11, ranks) + (ranks - 1) * 2 * 7 * 11 * 5 * 4
+
+
+@pytest.mark.parametrize("block", (Both, Folded, lambda: Block(Wrapped)))
+def test_one_of_the_two_is_switched(block):
+    model, x, found = explored(block)
+    plan = found.plan(model, "[sp=3]")
+    switches = [name for name, step in plan.apart() if isinstance(step, Switch)]
+    assert len(switches) == 4 and "Attend" not in str(plan) and plan.proof.bytes_total == fewest(3), str(plan)
+    assert [name for name, step in plan.apart() if isinstance(step, Gather)] == ["last"], str(plan)
+    for ranks in (2, 4):
+        proof = ht.prove(model, plan, x, ranks=ranks)
+        assert proof and proof.bytes_total == fewest(ranks) and proof.gradients <= 1e-5, str(proof)
+    for without in switches:
+        assert not ht.prove(model, [pair for pair in plan.steps if pair[0] != without], x, ranks=2, gradients=False)
+
+
+def test_a_method_that_is_asked_for_is_taken():
+    model, _, found = explored(Both)
+    plan = found.plan(model, "[sp=3]", method="ulysses")
+    assert [step.method for _, step in plan.apart() if isinstance(step, Attend)] == ["ulysses"] * 2, str(plan)
+    assert "Switch" not in str(plan) and plan.proof.bytes_total > fewest(3), str(plan)
+
+
+def test_switches_beside_a_machine():
+    model, _, found = explored(Both)
+    plan = found.plan(model, "[sp=3]", machine="8xh100-nvlink")
+    assert plan.proof.bytes_total == fewest(3), str(plan)
