@@ -83,6 +83,26 @@ typedef struct heddle_forecast_step {
 HEDDLE_CHECKED heddle_status heddle_forecast_create(heddle_forecast **out, const heddle_model *model,
                                                     const heddle_schedule *schedule, const heddle_machine *machine,
                                                     const heddle_forecast_options *options);
+/* What an executor (heddle/train/executor.h) of a schedule with blocks in host memory will hold on the rank that holds
+ * most of it, in the words of heddle_executor_memory. A forecast's memory is that of any program which runs the
+ * schedule; an executor's blocks go through a box in parts, its layers have the same weights without a way back, and no
+ * optimiser is its own. */
+typedef struct heddle_forecast_executor {
+    size_t struct_bytes; /* HEDDLE_EMPTY sets it */
+    int64_t parameters, gradients;
+    int64_t kept;
+    int64_t methods;  /* where nothing is lent: those of heddle_executor_memory with `lent` */
+    int64_t blocks;   /* the MLP's rows that are walked together are not among them; they are no more than 1024, or as
+                         many for every 8 threads */
+    int64_t switches; /* but for 4096 bytes of a rank that has nothing in some layout */
+} heddle_forecast_executor;
+
+/* options: `training` stands for the executor's `backward`; NULL: forward. Pure, of no machine. HEDDLE_ERR_ARG: NULL.
+ * HEDDLE_ERR_LAYOUT: the schedule is not one of this model. */
+HEDDLE_CHECKED heddle_status heddle_forecast_of_executor(heddle_forecast_executor *out, const heddle_model *model,
+                                                         const heddle_schedule *schedule,
+                                                         const heddle_forecast_options *options);
+
 HEDDLE_API void heddle_forecast_destroy(heddle_forecast *forecast); /* NULL is legal */
 /* HEDDLE_ERR_ARG: NULL, an index out of range (stages 0 .. nstages-1, edges 0 .. nstages, links 0 .. nlinks-1). */
 HEDDLE_CHECKED heddle_status heddle_forecast_get_info(heddle_forecast_info *out, const heddle_forecast *forecast);

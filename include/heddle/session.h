@@ -154,6 +154,8 @@ typedef struct heddle_session_counters {
     int64_t backward_enters; /* calls of heddle_session_backward that succeeded */
     int64_t switch_ns;       /* time inside switches, waiting for peers included */
     int64_t workspace_bytes; /* memory the session and its plans hold on this rank, outgrown buffers of a device too */
+    int64_t buffer_bytes;    /* of them its buffers: as many as were wanted at once, each of the largest part that this
+                                rank has in any layout of the schedule, at least 4096 */
 } heddle_session_counters;
 
 /* Not collective. HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */

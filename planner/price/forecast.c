@@ -32,17 +32,9 @@ void heddle_forecast_destroy(heddle_forecast *forecast)
     }
 }
 
-static heddle_status check(const hd_pricer *p, const heddle_schedule *s)
+heddle_status hd_price_need_schedule(const heddle_model *m, const heddle_schedule *s)
 {
-    const heddle_model *m = p->model;
     heddle_status st = HEDDLE_OK;
-    if (p->in_parts < 0) {
-        return hd_fail(HEDDLE_ERR_ARG, "workspace_bytes %lld: 0 or more", (long long)p->in_parts);
-    }
-    if (heddle_mesh_size(p->mesh) > p->machine->ranks) {
-        return hd_fail(HEDDLE_ERR_ARG, "the schedule is for %d ranks, machine '%s' has %d", heddle_mesh_size(p->mesh),
-                       p->machine->name, p->machine->ranks);
-    }
     if (s->period != m->nstages || s->repeat != m->repeat) {
         return hd_fail(HEDDLE_ERR_LAYOUT, "the schedule has %d stages run %d times, model '%s' %d run %d times",
                        s->period, s->repeat, m->name, m->nstages, m->repeat);
@@ -57,6 +49,18 @@ static heddle_status check(const hd_pricer *p, const heddle_schedule *s)
     }
 out:
     return st;
+}
+
+static heddle_status check(const hd_pricer *p, const heddle_schedule *s)
+{
+    if (p->in_parts < 0) {
+        return hd_fail(HEDDLE_ERR_ARG, "workspace_bytes %lld: 0 or more", (long long)p->in_parts);
+    }
+    if (heddle_mesh_size(p->mesh) > p->machine->ranks) {
+        return hd_fail(HEDDLE_ERR_ARG, "the schedule is for %d ranks, machine '%s' has %d", heddle_mesh_size(p->mesh),
+                       p->machine->name, p->machine->ranks);
+    }
+    return hd_price_need_schedule(p->model, s);
 }
 
 /* What was priced before under the same conditions, or -1. */

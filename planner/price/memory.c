@@ -68,6 +68,8 @@ void hd_share_memory(hd_price *out, const hd_share *share, const hd_pricer *p, c
     int64_t made = sum(made_by(share, p), method->saved_bytes), own = 0;
     out->input_bytes = bytes_of(share->rows, s->core ? wide_channels(s) : s->in_channels, elem);
     out->workspace_bytes = method->workspace_bytes;
+    out->method_bytes =
+        p->backward && !p->recompute ? method->workspace_bytes : sum(method->workspace_bytes, method->saved_bytes);
     out->kept_bytes = p->backward ? out->input_bytes : 0;
     if (p->backward && !p->recompute) {
         out->kept_bytes = sum(out->kept_bytes, made);

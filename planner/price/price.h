@@ -15,6 +15,7 @@ typedef struct hd_price {
     int64_t input_bytes;     /* of the rank that has most: what the stage works on; what an edge moves from */
     int64_t kept_bytes;      /* from forward to backward, of the same rank */
     int64_t workspace_bytes; /* while it runs, besides its input; of an edge what it moves to */
+    int64_t method_bytes;    /* of these the object of its method */
 } hd_price;
 
 /* What stages and edges are priced for. machine NULL: bytes and messages alone, seconds are 0. */

@@ -20,6 +20,9 @@ heddle_status hd_share_make(hd_share *out, const hd_pricer *pricer, int k, const
                             const hd_method *method);
 void hd_share_free(hd_share *share);
 
+/* The schedule is one of this model. */
+heddle_status hd_price_need_schedule(const heddle_model *model, const heddle_schedule *schedule);
+
 /* What it does, in picoseconds: all of it, and attention alone; again: what recomputing does before the way back. */
 typedef struct hd_work_done {
     int64_t all_ps, attention_ps;

@@ -178,6 +178,9 @@ heddle_status hd_share_make(hd_share *out, const hd_pricer *p, int k, const hedd
     }
     HD_TRY(hd_method_group_make(&out->group, shape, p->mesh, layout, &mixes));
     out->group.forward_only = !p->backward;
+    if (s->kind == HEDDLE_STAGE_LINEAR) { /* blocks give linear attention q, k and v in f32 */
+        out->group.elem_bytes = out->group.real_bytes;
+    }
     if (out->group.n == 1 || out->group.run == NULL) {
         int64_t length = 1;
         for (int d = 0; d < shape->ndim - 1; d++) {

@@ -1,4 +1,5 @@
 /* A run as JSON. */
+#include "planner/report/run_memory.h"
 #include "planner/report/run_rows.h"
 #include "planner/report/text.h"
 
@@ -74,6 +75,26 @@ static void print_back(const run_report *report, const run_way *there, const run
     run_way_free(&way);
 }
 
+static void print_memory(const run_report *report)
+{
+    run_memory kind[RUN_MEMORIES];
+    if (report->task->blocks_on_device || run_memory_of(kind, report) != HEDDLE_OK) {
+        return;
+    }
+    printf(" \"memory\": {");
+    for (int i = 0; i < RUN_MEMORIES; i++) {
+        printf("\"%s\": {", kind[i].name);
+        if (kind[i].planned >= 0) {
+            printf("\"planned_bytes\": %" PRId64 ", ", kind[i].planned);
+        }
+        if (i == RUN_MEMORY_METHODS) {
+            printf("\"lent_bytes\": %" PRId64 ", ", kind[i].lent);
+        }
+        printf("\"held_bytes\": %" PRId64 "},\n  ", kind[i].held);
+    }
+    printf("\"held_bytes_max\": %" PRId64 "},\n", run_memory_held(report));
+}
+
 void report_run_json(const run_report *report, const run_verdict *verdict)
 {
     char shape[HEDDLE_LINE_BYTES] = "?", mesh[256] = "?", devices[256];
@@ -101,7 +122,9 @@ void report_run_json(const run_report *report, const run_verdict *verdict)
     for (int rank = 0; rank < report->nranks; rank++) {
         printf("%s%" PRId64, rank > 0 ? ", " : "", report->totals[rank * RUN_TOTALS + RUN_TOTAL_PEAK_BYTES]);
     }
-    printf("],\n \"stages\": [");
+    printf("],\n");
+    print_memory(report);
+    printf(" \"stages\": [");
     for (int i = 0; i < way.rows; i++) {
         print_row(&way.row[i], i > 0 ? ",\n  " : "\n  ", -1);
     }

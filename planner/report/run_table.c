@@ -1,4 +1,5 @@
 /* A run as a table. */
+#include "planner/report/run_memory.h"
 #include "planner/report/run_rows.h"
 #include "planner/report/text.h"
 
@@ -99,6 +100,25 @@ static void print_back(const run_report *report, const run_way *forward, const r
            report->task->recompute ? " (inputs of the stages; the rest is computed again)" : "");
 }
 
+static void print_memory(const run_report *report)
+{
+    run_memory kind[RUN_MEMORIES];
+    if (report->task->blocks_on_device || run_memory_of(kind, report) != HEDDLE_OK) {
+        return;
+    }
+    printf("\n%-10s %13s %13s  %s\n", "memory", "MB, planned", "held", "");
+    for (int i = 0; i < RUN_MEMORIES; i++) {
+        char planned[32] = "";
+        if (kind[i].planned >= 0) {
+            snprintf(planned, sizeof planned, "%.6f", (double)kind[i].planned * 1e-6);
+        }
+        printf("%-10s %13s %13.6f  %s", kind[i].name, planned, (double)kind[i].held * 1e-6, kind[i].meaning);
+        printf(kind[i].lent > 0 ? "; %.6f less, for what is read where it lies\n" : "\n", (double)kind[i].lent * 1e-6);
+    }
+    printf("each of the rank that has most of it; the rank that holds most in all: %.3f MB\n",
+           (double)run_memory_held(report) * 1e-6);
+}
+
 static void print_device(const run_report *report, int64_t copied)
 {
     char devices[256];
@@ -130,6 +150,7 @@ void report_run(const run_report *report)
     }
     run_way_free(&forward);
     print_device(report, copied);
+    print_memory(report);
     print_peaks(report);
 }
 

@@ -123,12 +123,25 @@ static void narrow(const heddle_attention *a, void *storage, const void *real, i
     }
 }
 
+/* Where this call's arrays are; those that are one, unless bf16. */
+static void take_place(heddle_attention *a)
+{
+    hd_room_place(&a->user);
+    if (a->problem.dtype != HEDDLE_BF16) {
+        a->wide_q = a->qkv;
+        a->narrow_o = a->o;
+        a->wide_d_o = a->d_o;
+        a->narrow_grad = a->grad;
+    }
+}
+
 /* --- forward ------------------------------------------------------------------------------------------------------ */
 
 static heddle_status run_forward(heddle_attention *a, const heddle_attention_array *const *x, void *lse)
 {
     heddle_status st = HEDDLE_OK;
     const hd_attn_problem *p = &a->problem;
+    take_place(a);
     pack_parts(a, p->spread > 1 ? a->rows : a->qkv, x);
     if (p->spread > 1) {
         HD_TRY(hd_heads_move(&a->heads, HD_QKV_TO_HEADS, a->rows, a->qkv, HEDDLE_NO_STREAM));
@@ -202,6 +215,7 @@ static heddle_status run_backward(heddle_attention *a, const heddle_attention_ar
     const hd_attn_problem *p = &a->problem;
     int64_t all_elems = a->q_elems + 2 * a->kv_elems;
     hd_strided all = heads_of(a, x[0], p->heads, 0, p->heads);
+    take_place(a);
     a->core.table->pack(p->spread > 1 ? a->rows : a->d_o, &all, p->elem_bytes);
     if (p->spread > 1) {
         HD_TRY(hd_heads_move(&a->heads, HD_O_TO_HEADS, a->rows, a->d_o, HEDDLE_NO_STREAM));

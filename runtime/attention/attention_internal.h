@@ -4,6 +4,7 @@
 #define HD_ATTENTION_INTERNAL_H
 
 #include "kernels/table.h"
+#include "runtime/attention/room.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/method/method.h"
@@ -71,11 +72,14 @@ typedef struct hd_core {
     const hd_kernels *table;
     const hd_attn_kernels *kernels; /* of the problem's arithmetic */
     heddle_comm *comm;              /* of the ring; NULL when it has one member */
+    heddle_comm *all;               /* the object's */
     int rank, nranks;
     int64_t heads, kv_heads; /* of this rank's part */
     const hd_head_part *part;
     const hd_row_set *rows; /* [nranks] */
     int threads;
+    hd_room_user *user;                /* the object's */
+    int keeps;                         /* what is saved is its own from call to call; 0: it lies in the room, too */
     void *scratch;                     /* [threads] of the kernels */
     void *wide;                        /* bf16: [threads][2][largest rows][width] keys and values of one head in f32 */
     int64_t scratch_bytes, wide_bytes; /* of one thread */
@@ -127,8 +131,11 @@ extern const hd_core_method hd_core_gather;
 /* Elements of [heads][batch][rows][width] for member `rank` of the ring. */
 int64_t hd_core_elems(const hd_core *core, int64_t heads, int rank);
 int64_t hd_core_most_rows(const hd_core *core);
-/* Peer-reachable memory of the core's workspace; freed with the core by the method. */
+/* Peer-reachable memory of the core's workspace: there when create has returned. */
 heddle_status hd_core_buffer(void **out, hd_core *core, int64_t bytes);
+/* Of what forward saves for backward; hd_core_unsave frees it. */
+heddle_status hd_core_save(void **out, hd_core *core, int64_t bytes);
+void hd_core_unsave(const hd_core *core, void *saved);
 
 typedef struct hd_carry_arrays {
     void *acc, *top, *sum; /* real: [heads][batch][rows][width], [heads][batch][rows] twice */
@@ -159,7 +166,7 @@ heddle_status hd_core_backward_block(hd_core *core, const hd_core_backward *x, c
 /* A thread's part of core->scratch and core->wide. */
 void *hd_core_scratch(const hd_core *core, int thread);
 void *hd_core_wide(const hd_core *core, int thread);
-/* core->scratch and core->wide for keys of at most `rows` rows. */
+/* core->scratch and core->wide for keys of at most `rows` rows: there when create has returned. */
 heddle_status hd_core_take_room(hd_core *core, int64_t rows);
 
 /* A thread's work on one query head of one sample, or on piece `piece` of `pieces` of its queries. */

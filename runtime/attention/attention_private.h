@@ -15,6 +15,7 @@ struct heddle_attention {
     hd_core core;
     const hd_core_method *method;
     int core_made;
+    hd_room_user user;     /* of all arrays below that are not saved */
     struct hd_attn_on *on; /* what it has on its device, instead of all arrays below (on.h); NULL: it is the host's */
 
     /* Dense [heads][batch][rows][width]. "rows": all heads of this rank's rows; "part": this part's heads of all rows

@@ -21,10 +21,22 @@ int64_t hd_core_most_rows(const hd_core *core)
 heddle_status hd_core_buffer(void **out, hd_core *core, int64_t bytes)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(heddle_buffer_alloc(out, core->comm, (size_t)(bytes > 0 ? bytes : 1), core->problem->options.space));
+    HD_TRY(hd_room_want(core->user, HD_ROOM_METHOD, out, bytes));
     core->workspace_bytes += bytes;
 out:
     return st;
+}
+
+heddle_status hd_core_save(void **out, hd_core *core, int64_t bytes)
+{
+    core->saved_bytes += bytes;
+    return core->keeps ? heddle_buffer_alloc(out, core->all, (size_t)(bytes > 0 ? bytes : 1), HEDDLE_SPACE_HOST)
+                       : hd_room_want(core->user, HD_ROOM_METHOD, out, bytes);
+}
+
+void hd_core_unsave(const hd_core *core, void *saved)
+{
+    heddle_buffer_free(core->all, core->keeps ? saved : NULL);
 }
 
 /* --- who does what ------------------------------------------------------------------------------------------------ */
@@ -43,9 +55,8 @@ heddle_status hd_core_take_room(hd_core *core, int64_t rows)
     const hd_attn_problem *p = core->problem;
     core->scratch_bytes = round_up((int64_t)core->kernels->scratch_bytes(p->width), 64);
     core->wide_bytes = p->dtype == HEDDLE_BF16 ? round_up(2 * rows * p->width * p->real_bytes, 64) : 0;
-    HD_TRY(
-        hd_alloc_aligned(&core->scratch, 64, (size_t)(core->threads * core->scratch_bytes), "scratch of an attention"));
-    HD_TRY(hd_alloc_aligned(&core->wide, 64, (size_t)(core->threads * core->wide_bytes), "keys of an attention"));
+    HD_TRY(hd_room_want(core->user, HD_ROOM_THREADS, &core->scratch, core->threads * core->scratch_bytes));
+    HD_TRY(hd_room_want(core->user, HD_ROOM_THREADS, &core->wide, core->threads * core->wide_bytes));
     core->room_bytes += core->threads * (core->scratch_bytes + core->wide_bytes);
     core->workspace_bytes += core->room_bytes;
 out:

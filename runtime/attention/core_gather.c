@@ -45,7 +45,6 @@ static heddle_status gather_take(hd_core *core)
     HD_TRY(hd_rows_join(&state->rows[1], core->rows, core->nranks));
     state->rows[0] = core->rows[core->rank];
     state->core = *core;
-    state->core.scratch = state->core.wide = NULL;
     state->core.workspace_bytes = state->core.room_bytes = 0;
     state->core.rows = state->rows;
     state->core.rank = 0;
@@ -55,9 +54,7 @@ static heddle_status gather_take(hd_core *core)
     core->workspace_bytes += state->core.workspace_bytes;
     core->room_bytes += state->core.room_bytes;
     if (core->comm != NULL) {
-        HD_TRY(hd_core_buffer(&state->kv, core, elems * p->elem_bytes));
-        core->workspace_bytes -= elems * p->elem_bytes;
-        core->saved_bytes += elems * p->elem_bytes;
+        HD_TRY(hd_core_save(&state->kv, core, elems * p->elem_bytes));
         if (!p->options.forward_only) {
             HD_TRY(hd_core_buffer(&state->dkv, core, elems * p->real_bytes));
         }
@@ -93,11 +90,8 @@ static void gather_destroy(hd_core *core)
     gather_state *state = core->method;
     heddle_reshard_destroy(state->gather);
     heddle_reshard_destroy(state->home);
-    HD_FREE_ALL(state->length, state->rows[1].seg, state->core.scratch, state->core.wide);
-    if (core->comm != NULL) {
-        heddle_buffer_free(core->comm, state->kv);
-        heddle_buffer_free(core->comm, state->dkv);
-    }
+    HD_FREE_ALL(state->length, state->rows[1].seg);
+    hd_core_unsave(core, state->kv);
 }
 
 static heddle_status gather_forward(hd_core *core, const hd_core_forward *x)

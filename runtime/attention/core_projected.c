@@ -25,25 +25,16 @@ static heddle_status projected_take(hd_core *core)
     state->m = p->options.projected_length;
     state->elems = 2 * core->kv_heads * p->batch * state->m * p->width;
     int64_t own = core->rows[core->rank].rows, bytes = state->elems * p->real_bytes;
-    void **shared[] = {&state->kv, &state->part, &state->dkv};
-    for (int i = 0; i < 3; i++) {
-        if (core->comm != NULL) {
-            HD_TRY(hd_core_buffer(shared[i], core, bytes));
-        } else {
-            HD_TRY(hd_alloc_aligned(shared[i], 64, (size_t)bytes, "projected keys"));
-            core->workspace_bytes += bytes;
-        }
-    }
-    core->workspace_bytes -= bytes;
-    core->saved_bytes += bytes;
+    HD_TRY(hd_core_save(&state->kv, core, bytes));
+    HD_TRY(hd_core_buffer(&state->part, core, bytes));
+    HD_TRY(hd_core_buffer(&state->dkv, core, bytes));
     if (p->dtype == HEDDLE_BF16) {
         int64_t kv = 2 * hd_core_elems(core, core->kv_heads, core->rank) * p->real_bytes;
         int64_t e = state->m * own * p->real_bytes;
-        HD_TRY(hd_alloc_aligned(&state->wide, 64, (size_t)kv, "own keys"));
-        HD_TRY(hd_alloc_aligned(&state->wide_e[0], 64, (size_t)e, "projections"));
-        HD_TRY(hd_alloc_aligned(&state->wide_e[1], 64, (size_t)e, "projections"));
-        HD_TRY(hd_alloc_aligned(&state->de, 64, (size_t)e, "projections"));
-        core->workspace_bytes += kv + 3 * e;
+        HD_TRY(hd_core_buffer(&state->wide, core, kv));
+        HD_TRY(hd_core_buffer(&state->wide_e[0], core, e));
+        HD_TRY(hd_core_buffer(&state->wide_e[1], core, e));
+        HD_TRY(hd_core_buffer(&state->de, core, e));
     }
 out:
     return st;
@@ -68,15 +59,7 @@ static void projected_destroy(hd_core *core)
 {
     projected_state *state = core->method;
     heddle_reshard_destroy(state->add);
-    void *shared[] = {state->kv, state->part, state->dkv};
-    for (int i = 0; i < 3; i++) {
-        if (core->comm != NULL) {
-            heddle_buffer_free(core->comm, shared[i]);
-        } else {
-            hd_free(shared[i]);
-        }
-    }
-    HD_FREE_ALL(state->wide, state->wide_e[0], state->wide_e[1], state->de);
+    hd_core_unsave(core, state->kv);
 }
 
 static heddle_status add_up(hd_core *core, void *out)

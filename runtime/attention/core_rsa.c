@@ -26,11 +26,9 @@ static heddle_status rsa_take(hd_core *core)
     const int64_t factor[] = {core->heads, p->batch, core->rows[core->rank].rows, state->columns, p->real_bytes};
     int64_t bytes;
     HD_TRY(hd_product(&bytes, "score rows of rsa", 5, factor));
-    HD_TRY(hd_alloc_aligned(&state->p, 64, (size_t)bytes, "score rows of rsa"));
-    core->saved_bytes += bytes;
+    HD_TRY(hd_core_save(&state->p, core, bytes));
     if (!p->options.forward_only) {
-        HD_TRY(hd_alloc_aligned(&state->dp, 64, (size_t)bytes, "gradients of the score rows of rsa"));
-        core->workspace_bytes += bytes;
+        HD_TRY(hd_core_buffer(&state->dp, core, bytes));
     }
 out:
     return st;
@@ -51,7 +49,8 @@ static void rsa_destroy(hd_core *core)
 {
     rsa_state *state = core->method;
     hd_ring_destroy(core);
-    HD_FREE_ALL(state->p, state->dp, state->at);
+    hd_core_unsave(core, state->p);
+    hd_free(state->at);
 }
 
 /* One round of one of the rings: every head and sample against the rows of a member. */

@@ -91,29 +91,32 @@ out:
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
 
-static heddle_status take_memory(void **out, heddle_attention *a, int64_t bytes, int64_t *counted)
+static heddle_status take(void **out, heddle_attention *a, int64_t bytes)
 {
-    heddle_status st = HEDDLE_OK;
-    HD_TRY(heddle_buffer_alloc(out, a->comm, (size_t)(bytes > 0 ? bytes : 1), a->problem.options.space));
-    *counted += bytes;
-out:
-    return st;
+    a->workspace_bytes += bytes;
+    return hd_room_want(&a->user, HD_ROOM_METHOD, out, bytes);
+}
+
+/* What backward needs of forward. */
+static heddle_status take_saved(void **out, heddle_attention *a, int64_t bytes)
+{
+    a->saved_bytes += bytes;
+    return a->core.keeps ? heddle_buffer_alloc(out, a->comm, (size_t)(bytes > 0 ? bytes : 1), HEDDLE_SPACE_HOST)
+                         : hd_room_want(&a->user, HD_ROOM_METHOD, out, bytes);
 }
 
 static heddle_status take_backward_memory(heddle_attention *a)
 {
     heddle_status st = HEDDLE_OK;
     const hd_attn_problem *p = &a->problem;
-    int64_t *workspace = &a->workspace_bytes, all_elems = a->q_elems + 2 * a->kv_elems;
-    HD_TRY(take_memory(&a->d_o, a, a->q_elems * p->elem_bytes, workspace));
-    HD_TRY(take_memory(&a->delta, a, a->row_elems * p->real_bytes, workspace));
-    HD_TRY(take_memory(&a->grad, a, all_elems * p->real_bytes, workspace));
-    a->wide_d_o = a->d_o;
-    a->narrow_grad = a->grad;
+    int64_t all_elems = a->q_elems + 2 * a->kv_elems;
+    HD_TRY(take(&a->d_o, a, a->q_elems * p->elem_bytes));
+    HD_TRY(take(&a->delta, a, a->row_elems * p->real_bytes));
+    HD_TRY(take(&a->grad, a, all_elems * p->real_bytes));
     if (p->dtype == HEDDLE_BF16) {
-        HD_TRY(take_memory(&a->wide_d_o, a, a->q_elems * p->real_bytes, workspace));
+        HD_TRY(take(&a->wide_d_o, a, a->q_elems * p->real_bytes));
         if (p->spread > 1) {
-            HD_TRY(take_memory(&a->narrow_grad, a, all_elems * p->elem_bytes, workspace));
+            HD_TRY(take(&a->narrow_grad, a, all_elems * p->elem_bytes));
         }
     }
 out:
@@ -127,32 +130,29 @@ static heddle_status take_all_memory(heddle_attention *a)
     const hd_head_part *part = &p->part[p->rank % p->spread];
     int64_t own_rows = p->batch * p->member_rows[p->rank].rows;
     int64_t part_rows = p->batch * p->held[p->rank / p->spread].rows;
-    int64_t *saved = &a->saved_bytes, *workspace = &a->workspace_bytes;
     a->row_elems = part->nq * part_rows;
     a->q_elems = a->row_elems * p->width;
     a->kv_elems = part->nkv * part_rows * p->width;
     HD_TRY(hd_alloc((void **)&a->sources, (size_t)p->spread, sizeof(void *), "an attention"));
-    HD_TRY(take_memory(&a->qkv, a, (a->q_elems + 2 * a->kv_elems) * p->elem_bytes, saved));
-    HD_TRY(take_memory(&a->o, a, a->q_elems * p->real_bytes, saved));
+    HD_TRY(take_saved(&a->qkv, a, (a->q_elems + 2 * a->kv_elems) * p->elem_bytes));
+    HD_TRY(take_saved(&a->o, a, a->q_elems * p->real_bytes));
     if (p->options.method != HEDDLE_ATTENTION_RSA || p->options.projected_length > 0) {
-        HD_TRY(take_memory(&a->top, a, a->row_elems * p->real_bytes, saved));
-        HD_TRY(take_memory(&a->log_sum, a, a->row_elems * p->real_bytes, saved));
+        HD_TRY(take_saved(&a->top, a, a->row_elems * p->real_bytes));
+        HD_TRY(take_saved(&a->log_sum, a, a->row_elems * p->real_bytes));
     }
     if (p->options.log_sum_exp) {
-        HD_TRY(take_memory(&a->lse, a, a->row_elems * p->real_bytes, workspace));
+        HD_TRY(take(&a->lse, a, a->row_elems * p->real_bytes));
     }
-    a->wide_q = a->qkv;
-    a->narrow_o = a->o;
     if (p->dtype == HEDDLE_BF16) {
-        HD_TRY(take_memory(&a->wide_q, a, a->q_elems * p->real_bytes, saved));
+        HD_TRY(take_saved(&a->wide_q, a, a->q_elems * p->real_bytes));
         if (p->spread > 1) {
-            HD_TRY(take_memory(&a->narrow_o, a, a->q_elems * p->elem_bytes, workspace));
+            HD_TRY(take(&a->narrow_o, a, a->q_elems * p->elem_bytes));
         }
     }
     if (p->spread > 1) {
-        HD_TRY(take_memory(&a->rows, a, p->packed_heads * own_rows * p->width * p->elem_bytes, workspace));
+        HD_TRY(take(&a->rows, a, p->packed_heads * own_rows * p->width * p->elem_bytes));
         if (p->options.log_sum_exp) {
-            HD_TRY(take_memory(&a->lse_rows, a, p->heads * own_rows * p->real_bytes, workspace));
+            HD_TRY(take(&a->lse_rows, a, p->heads * own_rows * p->real_bytes));
         }
     }
     if (!p->options.forward_only) {
@@ -164,13 +164,26 @@ out:
 
 /* --- the object --------------------------------------------------------------------------------------------------- */
 
+/* What more the method would hold if nothing were lent. */
+static int64_t lent_bytes(const hd_attn_problem *p)
+{
+    hd_method_group members = p->members;
+    hd_memory as_it_is, unlent;
+    hd_method_memory(&as_it_is, p->method, &members, p->rank);
+    members.lends = 0;
+    hd_method_memory(&unlent, p->method, &members, p->rank);
+    return (int64_t)(unlent.workspace_bytes - as_it_is.workspace_bytes);
+}
+
 /* mine: what this rank has come to before. */
-static heddle_status make_core(heddle_attention *a, heddle_status mine)
+static heddle_status make_core(heddle_attention *a, hd_room *room, heddle_status mine)
 {
     heddle_status st = HEDDLE_OK;
     hd_core *core = &a->core;
     const hd_attn_problem *p = &a->problem;
     core->problem = p;
+    core->all = a->comm;
+    core->user = &a->user;
     core->kernels = hd_kernels_attn(core->table, p->real);
     core->comm = a->ring;
     core->nranks = p->ring;
@@ -192,6 +205,8 @@ static heddle_status make_core(heddle_attention *a, heddle_status mine)
     a->core_made = 1;
     HD_TRY(a->method->create(core));
     a->problem.members.lends = core->lends;
+    a->user.lent_bytes = lent_bytes(p);
+    st = hd_room_enter(&a->user, room, a->comm);
 out:
     return st;
 }
@@ -211,7 +226,7 @@ static int out_of_step(heddle_status st)
     return st == HEDDLE_ERR_TRANSPORT || st == HEDDLE_ERR_TIMEOUT;
 }
 
-static heddle_status create_all(heddle_attention *a, const heddle_mesh *mesh)
+static heddle_status create_all(heddle_attention *a, const heddle_mesh *mesh, hd_room *room)
 {
     const int is_on_device = a->problem.options.space == HEDDLE_SPACE_DEVICE;
     heddle_status st = hd_attn_on_check(&a->problem, a->comm);
@@ -223,7 +238,7 @@ static heddle_status create_all(heddle_attention *a, const heddle_mesh *mesh)
         st = hd_heads_create(&a->heads, a->spread, &a->problem);
     }
     if (!out_of_step(st)) {
-        st = is_on_device ? hd_attn_on_make(a, st) : make_core(a, st);
+        st = is_on_device ? hd_attn_on_make(a, st) : make_core(a, room, st);
     }
     if (out_of_step(st)) {
         return hd_comm_abort_with(a->comm, st);
@@ -238,16 +253,28 @@ heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm,
                                       const heddle_mesh *mesh, const heddle_layout *layout,
                                       const heddle_attention_options *options)
 {
+    return hd_attention_create_in(out, comm, shape, mesh, layout, options, (hd_object_room){.keeps = 1});
+}
+
+heddle_status hd_attention_create_in(heddle_attention **out, heddle_comm *comm, const heddle_shape *shape,
+                                     const heddle_mesh *mesh, const heddle_layout *layout,
+                                     const heddle_attention_options *options, hd_object_room in)
+{
     heddle_status st = HEDDLE_OK;
     heddle_attention *a = NULL;
     hd_fields fields = {.what = "attention"};
-    HD_TRY(HD_NEED(comm)); /* there is nobody to tell */
-    heddle_status mine = HD_NEED(out, shape, mesh, layout);
+    static const char *const name = "heddle_attention_create";
+    HD_TRY(hd_need(comm, name, "comm")); /* there is nobody to tell */
+    heddle_status mine = in.mine;
+    mine = mine != HEDDLE_OK
+               ? mine
+               : hd_need_all((const void *const[]){out, shape, mesh, layout}, 4, name, "out, shape, mesh, layout");
     if (mine == HEDDLE_OK) {
         mine = hd_alloc((void **)&a, 1, sizeof *a, "an attention");
     }
     if (mine == HEDDLE_OK) {
         a->comm = comm;
+        a->core.keeps = in.keeps;
         mine = hd_kernels_cpu(&a->core.table);
     }
     if (mine == HEDDLE_OK) {
@@ -261,7 +288,7 @@ heddle_status heddle_attention_create(heddle_attention **out, heddle_comm *comm,
         describe(&fields, &a->problem, mesh, layout);
     }
     HD_TRY(hd_comm_agree_on(comm, &fields, mine));
-    HD_TRY(create_all(a, mesh));
+    HD_TRY(create_all(a, mesh, in.room));
     *out = a;
     a = NULL;
 out:
@@ -269,25 +296,18 @@ out:
     return st;
 }
 
+heddle_status hd_attention_enter(heddle_attention *attention, hd_room *room)
+{
+    return attention->on != NULL ? HEDDLE_OK : hd_room_enter(&attention->user, room, attention->comm);
+}
+
 static void free_memory(heddle_attention *a)
 {
-    void *all[] = {a->rows,
-                   a->qkv,
-                   a->wide_q != a->qkv ? a->wide_q : NULL,
-                   a->o,
-                   a->narrow_o != a->o ? a->narrow_o : NULL,
-                   a->top,
-                   a->log_sum,
-                   a->lse,
-                   a->lse_rows,
-                   a->d_o,
-                   a->wide_d_o != a->d_o ? a->wide_d_o : NULL,
-                   a->delta,
-                   a->grad,
-                   a->narrow_grad != a->grad ? a->narrow_grad : NULL};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        heddle_buffer_free(a->comm, all[i]);
+    void *saved[] = {a->qkv, a->wide_q != a->qkv ? a->wide_q : NULL, a->o, a->top, a->log_sum};
+    for (size_t i = 0; a->core.keeps && i < sizeof saved / sizeof saved[0]; i++) {
+        heddle_buffer_free(a->comm, saved[i]);
     }
+    hd_room_leave(a->user.room);
 }
 
 void heddle_attention_destroy(heddle_attention *attention)
@@ -299,7 +319,7 @@ void heddle_attention_destroy(heddle_attention *attention)
         attention->method->destroy(&attention->core);
     }
     hd_attn_on_free(attention);
-    HD_FREE_ALL(attention->sources, attention->core.scratch, attention->core.wide, attention->core.method);
+    HD_FREE_ALL(attention->sources, attention->core.method);
     hd_heads_destroy(&attention->heads);
     free_memory(attention);
     for (int i = 0; i < 2; i++) {

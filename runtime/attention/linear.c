@@ -6,10 +6,18 @@
 
 #include <string.h>
 
-static heddle_status take_memory(unsigned char **out, int64_t bytes, int64_t *counted)
+static heddle_status take(heddle_linear_attention *a, int part, unsigned char **out, int64_t bytes)
 {
-    *counted += bytes;
-    return hd_alloc_aligned((void **)out, 64, (size_t)bytes + 64, "workspace of a linear attention");
+    a->workspace_bytes += bytes;
+    a->room_bytes += part == HD_ROOM_THREADS ? bytes : 0;
+    return hd_room_want(&a->user, part, (void **)out, bytes);
+}
+
+static heddle_status take_saved(heddle_linear_attention *a, unsigned char **out, int64_t bytes)
+{
+    a->saved_bytes += bytes;
+    return a->keeps ? hd_alloc_aligned((void **)out, 64, (size_t)bytes + 64, "states of a linear attention")
+                    : hd_room_want(&a->user, HD_ROOM_METHOD, (void **)out, bytes);
 }
 
 /* States between chunks: to the left of a chunk for the causal form, to the right as well for the bidirectional one.
@@ -25,17 +33,17 @@ static heddle_status make_memory(heddle_linear_attention *a)
         int two_sided = i == HD_STATES_KV_RIGHT || i == HD_STATES_G_LEFT;
         if (!two_sided || p->options.bidirectional) {
             int saved = i == HD_STATES_KV_LEFT || i == HD_STATES_KV_RIGHT;
-            HD_TRY(take_memory(&a->states[i], states_bytes, saved ? &a->saved_bytes : &a->workspace_bytes));
+            HD_TRY(saved ? take_saved(a, &a->states[i], states_bytes)
+                         : take(a, HD_ROOM_METHOD, &a->states[i], states_bytes));
         }
     }
     a->scratch_bytes = (int64_t)(a->kernels->scratch_bytes(&a->dims) + 127) / 64 * 64;
-    HD_TRY(take_memory(&a->scratch, p->options.threads * a->scratch_bytes, &a->room_bytes));
-    HD_TRY(take_memory(&a->carry, p->options.threads * 2 * a->padded_elems * real, &a->room_bytes));
-    a->workspace_bytes += a->room_bytes;
-    HD_TRY(take_memory(&a->last, p->state_bytes, &a->workspace_bytes));
+    HD_TRY(take(a, HD_ROOM_THREADS, &a->scratch, p->options.threads * a->scratch_bytes));
+    HD_TRY(take(a, HD_ROOM_THREADS, &a->carry, p->options.threads * 2 * a->padded_elems * real));
+    HD_TRY(take(a, HD_ROOM_METHOD, &a->last, p->state_bytes));
     if (p->shape.dtype == HEDDLE_BF16) {
-        HD_TRY(take_memory(&a->part[0], heads * p->rows * p->dv * real, &a->workspace_bytes));
-        HD_TRY(take_memory(&a->part[1], heads * p->rows * p->dk * real, &a->workspace_bytes));
+        HD_TRY(take(a, HD_ROOM_METHOD, &a->part[0], heads * p->rows * p->dv * real));
+        HD_TRY(take(a, HD_ROOM_METHOD, &a->part[1], heads * p->rows * p->dk * real));
     }
 out:
     return st;
@@ -52,13 +60,14 @@ static void plan(heddle_attention_traffic *out, const hd_linear_problem *p)
 /* What can be done without the others. */
 static heddle_status make_alone(heddle_linear_attention **out, heddle_comm *comm, const heddle_shape *shape,
                                 const heddle_mesh *mesh, const heddle_layout *layout,
-                                const heddle_linear_attention_options *options)
+                                const heddle_linear_attention_options *options, int keeps)
 {
     heddle_status st = HEDDLE_OK;
     heddle_linear_attention *a = NULL;
     const hd_kernels *kernels = NULL;
     HD_TRY(hd_alloc((void **)&a, 1, sizeof *a, "a linear attention"));
     *out = a;
+    a->keeps = keeps;
     HD_TRY(hd_linear_problem_make(&a->problem, shape, mesh, layout, options, heddle_comm_rank(comm)));
     if (heddle_mesh_size(mesh) != heddle_comm_size(comm)) {
         return hd_fail(HEDDLE_ERR_LAYOUT, "linear attention: the mesh has %d ranks, the communicator %d",
@@ -109,7 +118,7 @@ static heddle_status make_flows(heddle_linear_attention *a)
     const int shares = a->problem.method->gathers && a->problem.options.bidirectional;
     for (int i = 0; i < 2; i++) {
         hd_flow *twin = i == 1 && shares && a->problem.all_ones ? a->flow[0] : NULL;
-        HD_TRY(hd_flow_create(&a->flow[i], a->comm, &a->problem, a->kernels, i, twin));
+        HD_TRY(hd_flow_create(&a->flow[i], a, i, twin));
         a->workspace_bytes += a->flow[i]->allocated_bytes;
     }
 out:
@@ -122,13 +131,24 @@ heddle_status heddle_linear_attention_create(heddle_linear_attention **out, hedd
                                              const heddle_layout *layout,
                                              const heddle_linear_attention_options *options)
 {
+    return hd_linear_attention_create_in(out, comm, shape, mesh, layout, options, (hd_object_room){.keeps = 1});
+}
+
+heddle_status hd_linear_attention_create_in(heddle_linear_attention **out, heddle_comm *comm, const heddle_shape *shape,
+                                            const heddle_mesh *mesh, const heddle_layout *layout,
+                                            const heddle_linear_attention_options *options, hd_object_room in)
+{
     heddle_status st = HEDDLE_OK;
     heddle_linear_attention *a = NULL;
     hd_fields fields;
-    HD_TRY(HD_NEED(comm)); /* there is nobody to tell */
+    static const char *const name = "heddle_linear_attention_create";
+    HD_TRY(hd_need(comm, name, "comm")); /* there is nobody to tell */
     memset(&fields, 0, sizeof fields);
-    heddle_status mine = HD_NEED(out, shape, mesh, layout);
-    mine = mine == HEDDLE_OK ? make_alone(&a, comm, shape, mesh, layout, options) : mine;
+    heddle_status mine = in.mine;
+    mine = mine != HEDDLE_OK
+               ? mine
+               : hd_need_all((const void *const[]){out, shape, mesh, layout}, 4, name, "out, shape, mesh, layout");
+    mine = mine == HEDDLE_OK ? make_alone(&a, comm, shape, mesh, layout, options, in.keeps) : mine;
     if (mine == HEDDLE_OK) {
         tell_fields(&fields, a, mesh, layout);
     }
@@ -137,14 +157,20 @@ heddle_status heddle_linear_attention_create(heddle_linear_attention **out, hedd
     if (a->problem.options.space == HEDDLE_SPACE_DEVICE) {
         HD_TRY(hd_comm_agree(comm, hd_linear_on_take_all(a)));
         HD_TRY(hd_linear_on_make(a));
-    } else if (a->problem.nranks > 1) {
-        HD_TRY(make_flows(a));
+    } else {
+        HD_TRY(a->problem.nranks > 1 ? make_flows(a) : HEDDLE_OK);
+        HD_TRY(hd_comm_agree(comm, hd_room_enter(&a->user, in.room, comm)));
     }
     *out = a;
     a = NULL;
 out:
     heddle_linear_attention_destroy(a);
     return st;
+}
+
+heddle_status hd_linear_attention_enter(heddle_linear_attention *attention, hd_room *room)
+{
+    return attention->on != NULL ? HEDDLE_OK : hd_room_enter(&attention->user, room, attention->comm);
 }
 
 void heddle_linear_attention_destroy(heddle_linear_attention *attention)
@@ -155,12 +181,12 @@ void heddle_linear_attention_destroy(heddle_linear_attention *attention)
     hd_linear_on_free(attention);
     hd_flow_destroy(attention->flow[1]);
     hd_flow_destroy(attention->flow[0]);
-    for (int i = 0; i < HD_STATES; i++) {
-        hd_free(attention->states[i]);
+    if (attention->keeps) {
+        HD_FREE_ALL(attention->states[HD_STATES_KV_LEFT], attention->states[HD_STATES_KV_RIGHT]);
     }
+    hd_room_leave(attention->user.room);
     hd_linear_problem_free(&attention->problem);
-    HD_FREE_ALL(attention->scratch, attention->carry, attention->part[0], attention->part[1], attention->last,
-                attention);
+    hd_free(attention);
 }
 
 heddle_status heddle_linear_attention_plan_traffic(heddle_attention_traffic *out, const heddle_shape *shape,

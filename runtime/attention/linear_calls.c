@@ -147,6 +147,7 @@ static heddle_status begin(heddle_linear_attention *a, int going_back)
 {
     heddle_status st = HEDDLE_OK;
     int both = a->problem.options.bidirectional;
+    hd_room_place(&a->user);
     a->going_back = going_back;
     for (int i = 0; i < 2; i++) {
         a->uses[i] = a->flow[i] != NULL && (both || i == going_back);

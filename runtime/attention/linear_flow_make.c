@@ -20,7 +20,7 @@ const hd_flow_method *hd_flow_method_of(heddle_linear_method method)
 heddle_status hd_flow_alloc(void **out, hd_flow *flow, int64_t bytes)
 {
     flow->allocated_bytes += bytes;
-    return heddle_buffer_alloc(out, flow->comm, (size_t)bytes + 64, flow->problem->options.space); /* peers read it */
+    return hd_room_want(flow->user, HD_ROOM_METHOD, out, bytes);
 }
 
 hd_item hd_flow_item(const hd_flow *flow, int peer, int64_t dst_offset)
@@ -46,17 +46,18 @@ out:
     return st;
 }
 
-heddle_status hd_flow_create(hd_flow **out, heddle_comm *comm, const hd_linear_problem *problem,
-                             const hd_linear_kernels *kernels, int leftward, hd_flow *twin)
+heddle_status hd_flow_create(hd_flow **out, heddle_linear_attention *of, int leftward, hd_flow *twin)
 {
     heddle_status st = HEDDLE_OK;
     hd_flow *flow = NULL;
+    const hd_linear_problem *problem = &of->problem;
     heddle_status mine = hd_alloc((void **)&flow, 1, sizeof *flow, "a flow of states");
     if (mine == HEDDLE_OK) {
         flow->method = hd_flow_method_of(problem->options.method);
         flow->problem = problem;
-        flow->kernels = kernels;
-        flow->comm = comm;
+        flow->kernels = of->kernels;
+        flow->comm = of->comm;
+        flow->user = &of->user;
         flow->leftward = leftward;
         flow->n = problem->nranks;
         /* its place in the flow, counted from where the flow begins */
@@ -70,7 +71,7 @@ heddle_status hd_flow_create(hd_flow **out, heddle_comm *comm, const hd_linear_p
     if (mine == HEDDLE_OK) {
         mine = hd_flow_alloc(&flow->out, flow, problem->state_bytes);
     }
-    HD_TRY(hd_comm_agree(comm, mine));
+    HD_TRY(hd_comm_agree(of->comm, mine));
     HD_TRY(flow->method->create(flow));
     *out = flow;
     flow = NULL;
@@ -89,12 +90,6 @@ void hd_flow_destroy(hd_flow *flow)
     }
     for (int i = 0; i < HD_FLOW_CHANNELS; i++) {
         hd_channel_destroy(flow->channel[i]);
-    }
-    void *const memory[] = {flow->own, flow->in, flow->out, flow->all};
-    for (int i = 0; i < 4; i++) {
-        if (memory[i] != NULL) {
-            heddle_buffer_free(flow->comm, memory[i]);
-        }
     }
     hd_free(flow);
 }

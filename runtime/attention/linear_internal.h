@@ -4,6 +4,7 @@
 
 #include "kernels/table.h"
 #include "runtime/attention/object.h"
+#include "runtime/attention/room.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/method/method.h"
@@ -69,9 +70,10 @@ struct hd_flow {
     void *in;  /* everything before this rank; valid when ready */
     void *out; /* sent on */
     void *all; /* lasp2: of all ranks, by member */
-    int64_t allocated_bytes;
-    hd_flow *twin; /* lasp2: the flow that gathers the same states */
-    int lends;     /* lasp: executions are loans */
+    hd_room_user *user;
+    int64_t allocated_bytes; /* in its room */
+    hd_flow *twin;           /* lasp2: the flow that gathers the same states */
+    int lends;               /* lasp: executions are loans */
 
     int given; /* own is there (or, out_given, what is to be sent on) */
     int out_given;
@@ -82,8 +84,7 @@ struct hd_flow {
 };
 
 /* Collective. */
-heddle_status hd_flow_create(hd_flow **out, heddle_comm *comm, const hd_linear_problem *problem,
-                             const hd_linear_kernels *kernels, int leftward, hd_flow *twin);
+heddle_status hd_flow_create(hd_flow **out, heddle_linear_attention *of, int leftward, hd_flow *twin);
 void hd_flow_destroy(hd_flow *flow);
 heddle_status hd_flow_begin(hd_flow *flow);
 /* The own state is complete (out: the state to be sent on). */
@@ -114,6 +115,8 @@ struct heddle_linear_attention {
     hd_flow *flow[2]; /* rightward, leftward */
     hd_linear_dims dims;
     int64_t padded_elems; /* of one state */
+    hd_room_user user;    /* of all below but for the states that are saved, and of the flows */
+    int keeps;            /* these are the object's own; 0: they are in the room, too */
     unsigned char *states[HD_STATES];
     unsigned char *scratch; /* [threads] */
     int64_t scratch_bytes;

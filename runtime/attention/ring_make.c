@@ -153,11 +153,5 @@ void hd_ring_destroy(hd_core *core)
     for (int kind = 0; kind < HD_HOPS; kind++) {
         hop_destroy(core->hop[kind]);
     }
-    for (int i = 0; i < 2; i++) {
-        heddle_buffer_free(core->comm, core->travel[i]);
-    }
-    for (int i = 0; i < 3; i++) {
-        heddle_buffer_free(core->comm, core->sum[i]);
-    }
     hd_free(core->held);
 }

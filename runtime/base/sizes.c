@@ -22,6 +22,7 @@
     X(heddle_forecast_link)                                                                                            \
     X(heddle_forecast_memory)                                                                                          \
     X(heddle_forecast_options)                                                                                         \
+    X(heddle_forecast_executor)                                                                                        \
     X(heddle_forecast_step)                                                                                            \
     X(heddle_host_info)                                                                                                \
     X(heddle_import_info)                                                                                              \

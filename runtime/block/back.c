@@ -34,6 +34,7 @@ static void leave_space(hd_back_space *space)
         hd_free(space->work[i]);
     }
     hd_keep_free(&space->keep);
+    hd_room_leave(space->room);
     hd_free(space);
 }
 
@@ -55,6 +56,7 @@ heddle_status heddle_block_share_workspace(heddle_block *block, heddle_block *wi
         leave_space(block->back->space);
         block->back->space = with->back->space;
         block->back->space->owners++;
+        HD_TRY(hd_sharded_enter(block));
     }
 out:
     return st;

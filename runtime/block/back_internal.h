@@ -7,6 +7,7 @@
 #ifndef HD_BACK_INTERNAL_H
 #define HD_BACK_INTERNAL_H
 
+#include "runtime/attention/room.h"
 #include "runtime/block/block_internal.h"
 
 #include <heddle/train/tape.h>
@@ -78,7 +79,9 @@ enum {
     HD_WORK_SUMS = 6,   /* sums over the rows of every piece of a stretch */
     HD_WORK_D_TEXT = 7, /* CROSS: [samples][text_tokens][2][c] */
     HD_WORK_NARROW = 8, /* back->dtype BF16: the stretch of D_WIDE, rounded */
-    HD_WORKS = 9
+    HD_WORK_RAW = 9,    /* sharded dims, [rows][c]: LINEAR's results before their norm, or their gradient; gradients of
+                           bf16 ATTENTION */
+    HD_WORKS = 10
 };
 
 /* Memory that lives from the beginning of a call to its end, so that several blocks may share it. */
@@ -88,6 +91,7 @@ typedef struct hd_back_space {
     uint64_t forward;
     void *work[HD_WORKS];
     size_t work_bytes[HD_WORKS];
+    hd_room *room; /* of objects over sharded dims; NULL: there is none */
 } hd_back_space;
 
 struct hd_block_back {
@@ -229,7 +233,7 @@ void hd_on_zero_gradients(heddle_block *block, heddle_stream stream);
 float *hd_on_gradient(const struct hd_block_on *on, int param);
 heddle_status hd_on_share(heddle_block *block, heddle_block *with);
 
-heddle_status hd_forward_mixed(heddle_block *block, hd_block_view *view, const hd_kept *kept, int keep);
+heddle_status hd_forward_mixed(heddle_block *block, hd_block_view *view, const hd_kept *kept, int back);
 heddle_status hd_back_mixed(heddle_block *block, hd_block_view *view, const hd_kept *kept,
                             const heddle_conditioning_gradient *wanted);
 heddle_status hd_back_cross(heddle_block *block, hd_block_view *view, const hd_kept *kept,

@@ -271,7 +271,7 @@ void heddle_block_destroy(heddle_block *block)
     }
     hd_on_free(block->on);
     hd_sharded_destroy(block->sharded);
-    HD_FREE_ALL(block->seat, block->cos_sin, block->decay, block->text_kv, block);
+    HD_FREE_ALL(block->seat, block->cos_sin, block->decay, block);
 }
 
 int heddle_block_nparams(const heddle_block *block)
@@ -365,7 +365,7 @@ int64_t heddle_block_workspace_bytes(const heddle_block *block)
     if (block == NULL) {
         return 0;
     }
-    int64_t bytes = (int64_t)block->text_kv_bytes + hd_back_bytes(block);
+    int64_t bytes = hd_back_bytes(block);
     bytes += hd_sharded_bytes(block) + hd_on_bytes(block->on);
     for (int i = 0; i < block->nlayers && block->on == NULL; i++) {
         bytes += hd_gemm_bytes(block->layer[i]);

@@ -3,6 +3,7 @@
 #define HD_BLOCK_INTERNAL_H
 
 #include "kernels/gemm.h"
+#include "runtime/block/held.h"
 
 #include <heddle/block.h>
 
@@ -51,8 +52,6 @@ struct heddle_block {
     hd_block_sharded *sharded;   /* after heddle_block_shard_attention */
     hd_block_back *back;         /* what tapes and backward need; NULL before the first of them */
     struct hd_block_on *on;      /* what it has on its device (device/); NULL: it works in host memory */
-    void *text_kv;               /* CROSS: [local samples][text_tokens][2][c] of the shape's dtype */
-    size_t text_kv_bytes;
 };
 
 /* x[outer, t, inner, c]: the box as seen from the mixed dim (outer = everything before it, batch included). Stages that
@@ -81,7 +80,7 @@ typedef struct hd_mixer_call {
     void *o;                   /* [rows][c] of the shape's dtype; forward writes it, backward reads it */
     void *kept;                /* kept_bytes of the mixer's own: what forward wants backward to know. 64-byte aligned */
     uint64_t *forward;         /* which one it was, likewise; NULL: nobody goes back */
-    int keep;                  /* forward: 0 when no backward will follow (kept is there all the same) */
+    int back;                  /* forward: HD_BACK_...; kept is there all the same */
     const float *d_o;          /* backward: [rows][c] */
     float *d_qkv;              /* backward: [rows][3][c], written; gradients of q and k as they are in qkv */
 } hd_mixer_call;
@@ -125,6 +124,8 @@ heddle_status hd_block_look_at(hd_block_view *view, const heddle_block *block, c
 /* Attention over a sharded mixed dim (sharded.c). */
 void hd_sharded_destroy(hd_block_sharded *sharded);
 int64_t hd_sharded_bytes(const heddle_block *block);
+/* The block's workspace is another one: its object goes there. */
+heddle_status hd_sharded_enter(heddle_block *block);
 /* What its object keeps of its last forward for that one's way back; it is part of hd_sharded_bytes. */
 int64_t hd_sharded_saved_bytes(const heddle_block *block, uint64_t forward); /* 0 where that was not the last */
 heddle_status hd_sharded_check_box(const heddle_block *block, const heddle_box *box);

@@ -3,6 +3,7 @@
 #include "runtime/base/base.h"
 #include "runtime/base/hash.h"
 #include "runtime/block/gate.h"
+#include "runtime/block/held.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -219,86 +220,18 @@ heddle_status hd_sharded_give_up(const heddle_block *block, heddle_status st)
     return hd_sentence_say(&why, st);
 }
 
-static int64_t moved_bytes(const hd_block_sharded *s)
-{
-    heddle_attention_info info = HEDDLE_EMPTY(heddle_attention_info);
-    heddle_linear_attention_info linear = HEDDLE_EMPTY(heddle_linear_attention_info);
-    int64_t bytes = s->moved_bytes;
-    if (s->attention != NULL && heddle_attention_get_info(&info, s->attention) == HEDDLE_OK) {
-        bytes += info.measured.forward_bytes + info.measured.backward_bytes;
-    }
-    if (s->linear != NULL && heddle_linear_attention_get_info(&linear, s->linear) == HEDDLE_OK) {
-        bytes += linear.measured.forward_bytes + linear.measured.backward_bytes;
-    }
-    return bytes;
-}
-
-heddle_status hd_sharded_make(heddle_block *block, int for_backward)
-{
-    heddle_status st = HEDDLE_OK;
-    hd_block_sharded *s = block->sharded;
-    if (s->fibres == 0 || s->linear != NULL || (s->attention != NULL && s->for_backward >= for_backward)) {
-        return HEDDLE_OK;
-    }
-    if (block->options.kind == HEDDLE_STAGE_LINEAR) {
-        return heddle_linear_attention_create(&s->linear, s->group, &s->shape, &s->mesh, &s->layout,
-                                              &s->linear_options);
-    }
-    heddle_attention *made = NULL;
-    s->options.forward_only = !for_backward;
-    HD_TRY(heddle_attention_create(&made, s->group, &s->shape, &s->mesh, &s->layout, &s->options));
-    s->moved_bytes = moved_bytes(s);
-    heddle_attention_destroy(s->attention);
-    s->attention = made;
-    s->for_backward = for_backward;
-out:
-    return st;
-}
-
 void hd_sharded_destroy(hd_block_sharded *sharded)
 {
     if (sharded == NULL) {
         return;
     }
-    heddle_attention_destroy(sharded->attention);
-    heddle_linear_attention_destroy(sharded->linear);
+    hd_sharded_destroy_object(sharded);
     heddle_comm_destroy(sharded->owned);
-    hd_free(sharded->work);
     hd_free(sharded);
 }
 
-int64_t hd_sharded_saved_bytes(const heddle_block *block, uint64_t forward)
-{
-    const hd_block_sharded *s = block->sharded;
-    heddle_attention_info info = HEDDLE_EMPTY(heddle_attention_info);
-    heddle_linear_attention_info linear = HEDDLE_EMPTY(heddle_linear_attention_info);
-    if (s == NULL || s->held != forward) {
-        return 0;
-    }
-    if (s->attention != NULL && heddle_attention_get_info(&info, s->attention) == HEDDLE_OK) {
-        return info.saved_bytes;
-    }
-    return s->linear != NULL && heddle_linear_attention_get_info(&linear, s->linear) == HEDDLE_OK ? linear.saved_bytes
-                                                                                                  : 0;
-}
-
-int64_t hd_sharded_bytes(const heddle_block *block)
-{
-    const hd_block_sharded *s = block->sharded;
-    heddle_attention_info info = HEDDLE_EMPTY(heddle_attention_info);
-    heddle_linear_attention_info linear = HEDDLE_EMPTY(heddle_linear_attention_info);
-    int64_t bytes = s != NULL ? (int64_t)s->work_bytes : 0;
-    if (s != NULL && s->attention != NULL && heddle_attention_get_info(&info, s->attention) == HEDDLE_OK) {
-        bytes += info.saved_bytes + info.workspace_bytes;
-    }
-    if (s != NULL && s->linear != NULL && heddle_linear_attention_get_info(&linear, s->linear) == HEDDLE_OK) {
-        bytes += linear.saved_bytes + linear.workspace_bytes;
-    }
-    return bytes;
-}
-
 /* Everything that is collective. */
-static heddle_status make_group(heddle_block *block, const heddle_mesh *mesh, unsigned axes)
+static heddle_status make_group(heddle_block *block, const heddle_mesh *mesh, unsigned axes, int back)
 {
     heddle_status st = HEDDLE_OK;
     hd_block_sharded *s = block->sharded;
@@ -312,7 +245,7 @@ static heddle_status make_group(heddle_block *block, const heddle_mesh *mesh, un
         HD_TRY(heddle_comm_axes_group(&s->owned, s->comm, mesh, axes));
         s->group = s->owned;
     }
-    st = hd_sharded_make(block, 0);
+    st = hd_sharded_make(block, back);
     if (st == HEDDLE_ERR_TIMEOUT || st == HEDDLE_ERR_TRANSPORT) {
         return hd_sharded_give_up(block, st);
     }
@@ -324,6 +257,12 @@ out:
 
 heddle_status heddle_block_shard_attention(heddle_block *block, heddle_comm *comm, const heddle_mesh *mesh,
                                            const heddle_layout *layout, const char *method)
+{
+    return hd_sharded_begin(block, comm, mesh, layout, method, HD_BACK_NEVER);
+}
+
+heddle_status hd_sharded_begin(heddle_block *block, heddle_comm *comm, const heddle_mesh *mesh,
+                               const heddle_layout *layout, const char *method, int back)
 {
     heddle_status st = HEDDLE_OK;
     hd_block_sharded *s = NULL;
@@ -352,7 +291,7 @@ heddle_status heddle_block_shard_attention(heddle_block *block, heddle_comm *com
     }
     HD_TRY(agree(comm, st, text != NULL ? text : ""));
     block->sharded = s;
-    st = make_group(block, mesh, axes);
+    st = make_group(block, mesh, axes, back);
     if (st != HEDDLE_OK) {
         block->sharded = NULL;
         goto out;
@@ -372,7 +311,7 @@ heddle_status heddle_block_get_traffic(heddle_block_traffic *out, const heddle_b
     if (block->sharded != NULL) {
         traffic.planned_forward_bytes = block->sharded->planned.forward_bytes;
         traffic.planned_backward_bytes = block->sharded->planned.backward_bytes;
-        traffic.measured_bytes = moved_bytes(block->sharded);
+        traffic.measured_bytes = hd_sharded_moved_bytes(block->sharded);
     }
     st = hd_struct_give(out, &traffic, HD_STRUCT(heddle_block_traffic, planned_forward_bytes));
 out:

@@ -22,19 +22,19 @@ struct hd_block_sharded {
     heddle_linear_attention_options linear_options; /* LINEAR; decay is the block's */
     heddle_attention_traffic planned;
 
-    heddle_attention *attention; /* one of these; softmax attention is made forward-only until a tape is kept */
+    heddle_attention *attention; /* one of these */
     heddle_linear_attention *linear;
-    int for_backward;
+    int back;            /* HD_BACK_... that it was made for */
     int64_t moved_bytes; /* by objects that were replaced */
 
     uint64_t forwards; /* so far */
     uint64_t held;     /* number of the one that the object could go back from */
-    void *work; /* [rows][c]: LINEAR's results before their norm, or their gradient; bf16 ATTENTION's gradients */
-    size_t work_bytes;
 };
 
-/* Makes or replaces the object. Collective over the group. */
-heddle_status hd_sharded_make(heddle_block *block, int for_backward);
+/* Makes the object, or replaces one that was made for less. Collective over the group. */
+heddle_status hd_sharded_make(heddle_block *block, int back);
+void hd_sharded_destroy_object(hd_block_sharded *sharded);
+int64_t hd_sharded_moved_bytes(const hd_block_sharded *sharded); /* by its objects, so far */
 extern const hd_block_mixer hd_mixer_sharded;
 
 #endif

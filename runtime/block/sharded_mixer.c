@@ -1,8 +1,7 @@
 /* The mixer of a sharded mixed dim: the rows between the linear layers, handed to an attention object of the group. */
 #include "runtime/base/base.h"
+#include "runtime/block/back_internal.h"
 #include "runtime/block/sharded.h"
-
-enum { ALIGNMENT = 64 };
 
 static int64_t rows_of(const hd_block_view *view)
 {
@@ -48,15 +47,11 @@ static heddle_status object_forward(const hd_mixer_call *call, void *o)
                              : heddle_attention_forward(s->attention, &x.q, &x.k, &x.v, &out, NULL, HEDDLE_NO_STREAM);
 }
 
-static heddle_status reserve(hd_block_sharded *s, size_t bytes)
-{
-    return hd_reserve(&s->work, &s->work_bytes, ALIGNMENT, bytes, "rows of a block's attention");
-}
-
 /* Of the results of LINEAR before their norm. */
 static heddle_status reserve_raw(const hd_mixer_call *call)
 {
-    return reserve(call->block->sharded, (size_t)(rows_of(call->view) * call->block->channels) * sizeof(float));
+    return hd_back_reserve(call->block, HD_WORK_RAW,
+                           (size_t)(rows_of(call->view) * call->block->channels) * sizeof(float));
 }
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
@@ -68,17 +63,17 @@ static heddle_status forward(const hd_mixer_call *call)
     if (s->fibres == 0) {
         return HEDDLE_OK;
     }
-    HD_TRY(hd_sharded_make(call->block, call->keep));
+    HD_TRY(hd_sharded_make(call->block, call->back));
     s->held = ++s->forwards;
     if (s->linear != NULL) {
         HD_TRY(reserve_raw(call));
     }
-    HD_TRY(object_forward(call, s->linear != NULL ? s->work : call->o));
+    HD_TRY(object_forward(call, s->linear != NULL ? hd_back_work(call->block, HD_WORK_RAW) : call->o));
     if (call->forward != NULL) {
         *call->forward = s->held;
     }
     if (s->linear != NULL) {
-        hd_linear_norm(call->block, call->o, call->kept, s->work, rows_of(call->view));
+        hd_linear_norm(call->block, call->o, call->kept, hd_back_work(call->block, HD_WORK_RAW), rows_of(call->view));
     }
 out:
     return st == HEDDLE_OK ? st : hd_sharded_give_up(call->block, st);
@@ -99,10 +94,10 @@ static heddle_status object_backward(const hd_mixer_call *call, const void *d_o,
 static heddle_status backward_linear(const hd_mixer_call *call)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_block_sharded *s = call->block->sharded;
     HD_TRY(reserve_raw(call));
-    hd_linear_norm_back(call->block, s->work, call->d_o, call->o, call->kept, rows_of(call->view));
-    HD_TRY(object_backward(call, s->work, call->d_qkv));
+    float *raw = hd_back_work(call->block, HD_WORK_RAW);
+    hd_linear_norm_back(call->block, raw, call->d_o, call->o, call->kept, rows_of(call->view));
+    HD_TRY(object_backward(call, raw, call->d_qkv));
 out:
     return st;
 }
@@ -111,18 +106,17 @@ out:
 static heddle_status backward_softmax(const hd_mixer_call *call)
 {
     heddle_status st = HEDDLE_OK;
-    const heddle_block *block = call->block;
-    hd_block_sharded *s = block->sharded;
-    heddle_dtype dtype = s->shape.dtype;
+    heddle_block *block = call->block;
+    heddle_dtype dtype = block->sharded->shape.dtype;
     int64_t elems = rows_of(call->view) * block->channels;
     size_t bytes = (size_t)elems * heddle_dtype_bytes(dtype);
     if (dtype == HEDDLE_F32) {
         return object_backward(call, call->d_o, call->d_qkv);
     }
-    HD_TRY(reserve(s, 4 * bytes));
-    void *d_qkv = s->work != NULL ? (char *)s->work + bytes : NULL;
-    block->kernels->convert(s->work, dtype, call->d_o, HEDDLE_F32, elems);
-    HD_TRY(object_backward(call, s->work, d_qkv));
+    HD_TRY(hd_back_reserve(block, HD_WORK_RAW, 4 * bytes));
+    char *d_o = hd_back_work(block, HD_WORK_RAW), *d_qkv = d_o != NULL ? d_o + bytes : NULL;
+    block->kernels->convert(d_o, dtype, call->d_o, HEDDLE_F32, elems);
+    HD_TRY(object_backward(call, d_o, d_qkv));
     block->kernels->convert(call->d_qkv, HEDDLE_F32, d_qkv, dtype, 3 * elems);
 out:
     return st;

@@ -20,7 +20,7 @@ int64_t hd_cross_length(const heddle_block *block, const hd_block_view *view, in
 static char *sample_kv(const heddle_block *block, const hd_block_view *view, int64_t sample)
 {
     const hd_kept *kept = view->call;
-    return (kept != NULL ? kept->text : (char *)block->text_kv) +
+    return (kept != NULL ? kept->text : (char *)block->back->space->keep.part[HD_KEEP_TEXT]) +
            (size_t)(sample * block->options.text_tokens * 2 * block->channels) * hd_block_elem_bytes(block);
 }
 
@@ -130,7 +130,10 @@ static heddle_status reserve(heddle_block *block, const hd_block_view *view)
     HD_TRY(hd_block_reserve(block, PART_SCRATCH,
                             block->kernels->attention_scratch_bytes(block->options.text_tokens, block->head_channels)));
     if (view->call == NULL) {
-        HD_TRY(hd_reserve(&block->text_kv, &block->text_kv_bytes, ALIGNMENT, kv_bytes, "keys and values of the text"));
+        HD_TRY(hd_back_make(block));
+        hd_keep *keep = &block->back->space->keep;
+        HD_TRY(hd_reserve(&keep->part[HD_KEEP_TEXT], &keep->held_bytes[HD_KEEP_TEXT], ALIGNMENT, kv_bytes,
+                          "keys and values of the text"));
     }
 out:
     return st;

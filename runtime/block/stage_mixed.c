@@ -99,9 +99,9 @@ out:
     return st;
 }
 
-/* `keep`: the mixer also keeps what its backward needs. Workspace is taken before the first job: a job cannot fail
- * for want of memory after it has changed the activation. */
-heddle_status hd_forward_mixed(heddle_block *block, hd_block_view *view, const hd_kept *kept, int keep)
+/* back: HD_BACK_..., for which the mixer keeps what its backward needs. Workspace is taken before the first job: a job
+ * cannot fail for want of memory after it has changed the activation. */
+heddle_status hd_forward_mixed(heddle_block *block, hd_block_view *view, const hd_kept *kept, int back)
 {
     heddle_status st = HEDDLE_OK;
     hd_block_view mine = *view;
@@ -114,7 +114,7 @@ heddle_status hd_forward_mixed(heddle_block *block, hd_block_view *view, const h
         HD_TRY(hd_back_reserve(block, HD_WORK_TURNED, (size_t)rows * qkv_bytes(block)));
     }
     HD_TRY(hd_block_run_jobs(block, &mine, rows_in, hd_view_pieces(view)));
-    hd_mixer_call call = {.block = block, .view = view, .o = kept->o, .kept = kept->mixer, .keep = keep};
+    hd_mixer_call call = {.block = block, .view = view, .o = kept->o, .kept = kept->mixer, .back = back};
     call.qkv = turned(block, kept);
     call.forward = kept->forward;
     HD_TRY(block->mixer->forward(&call));
@@ -131,7 +131,7 @@ heddle_status hd_stage_mixed(heddle_block *block, hd_block_view *view)
     hd_kept kept;
     HD_TRY(hd_back_make(block));
     HD_TRY(hd_back_keep(&kept, block, view, NULL));
-    HD_TRY(hd_forward_mixed(block, view, &kept, 0));
+    HD_TRY(hd_forward_mixed(block, view, &kept, HD_BACK_NEVER));
 out:
     return st;
 }
@@ -281,13 +281,13 @@ heddle_status hd_back_mixed(heddle_block *block, hd_block_view *view, const hd_k
     hd_walk walk = {.kept = kept, .wanted = wanted, .samples = view->samples, .sample_rows = view->sample_rows};
     HD_TRY(reserve(block, view));
     if (kept->again) {
-        HD_TRY(hd_forward_mixed(block, view, kept, 1));
+        HD_TRY(hd_forward_mixed(block, view, kept, HD_BACK_NEXT));
     } else if (block->options.qk_norm) {
         mine.call = kept;
         HD_TRY(hd_block_run_jobs(block, &mine, turn_job, hd_view_pieces(view)));
     }
     HD_TRY(back_out(block, view, &walk));
-    hd_mixer_call call = {.block = block, .view = view, .o = kept->o, .kept = kept->mixer, .keep = 1};
+    hd_mixer_call call = {.block = block, .view = view, .o = kept->o, .kept = kept->mixer};
     call.qkv = turned(block, kept);
     call.forward = kept->forward;
     call.d_o = hd_back_work(block, HD_WORK_D_O);

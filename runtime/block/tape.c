@@ -86,7 +86,7 @@ static heddle_status forward(heddle_block *block, hd_block_view *view, heddle_ta
     hd_kept kept;
     HD_TRY(hd_back_keep(&kept, block, view, tape));
     if (block->mixer != NULL) {
-        return hd_forward_mixed(block, view, &kept, !tape->recompute);
+        return hd_forward_mixed(block, view, &kept, tape->recompute ? HD_BACK_NEVER : HD_BACK_LATER);
     }
     if (block->options.kind == HEDDLE_STAGE_CROSS) {
         view->call = &kept;

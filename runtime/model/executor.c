@@ -1,6 +1,7 @@
 /* The blocks of an executor: one for every stage of a repetition, or one for every step, and what it is asked of them.
  */
 #include "runtime/base/base.h"
+#include "runtime/block/held.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/model/executor_internal.h"
 
@@ -68,6 +69,7 @@ static heddle_status check_stage(const heddle_executor *e, const heddle_schedule
     return HEDDLE_OK;
 }
 
+/* Blocks run one after the other: one workspace is enough. */
 static heddle_status make_block(heddle_executor *e, const heddle_block_options *stages, int step)
 {
     heddle_schedule_stage stage = HEDDLE_EMPTY(heddle_schedule_stage);
@@ -77,12 +79,14 @@ static heddle_status make_block(heddle_executor *e, const heddle_block_options *
     options.comm = e->comm;
     st = st == HEDDLE_OK ? check_stage(e, &stage, &options) : st;
     st = st == HEDDLE_OK ? heddle_block_create(&e->block[step], &options) : st;
+    st = st == HEDDLE_OK && step > 0 ? heddle_block_share_workspace(e->block[step], e->block[0]) : st;
     HD_TRY(hd_executor_tell(e, st));
     e->joins[step] = !is_local(&stage);
     if (e->joins[step]) {
-        HD_TRY(hd_executor_at(
-            heddle_block_shard_attention(e->block[step], e->comm, &e->info.mesh, &stage.layout, stage.method),
-            stage.name, stage.repetition));
+        const int back = !e->options.backward ? HD_BACK_NEVER : e->options.recompute ? HD_BACK_NEXT : HD_BACK_LATER;
+        HD_TRY(
+            hd_executor_at(hd_sharded_begin(e->block[step], e->comm, &e->info.mesh, &stage.layout, stage.method, back),
+                           stage.name, stage.repetition));
     }
 out:
     return st;
@@ -119,17 +123,6 @@ static heddle_status reserve(heddle_executor *e)
                               stage.name, stage.repetition));
     }
 out:
-    return st;
-}
-
-/* Blocks run one after the other: one workspace is enough. */
-static heddle_status share(heddle_executor *e)
-{
-    heddle_status st = HEDDLE_OK;
-    const int wants = e->options.backward || e->options.blocks == HEDDLE_SPACE_DEVICE;
-    for (int i = 1; i < e->info.nstages && wants && st == HEDDLE_OK; i++) {
-        st = heddle_block_share_workspace(e->block[i], e->block[0]);
-    }
     return st;
 }
 
@@ -188,7 +181,6 @@ out:
 static heddle_status make_room(heddle_executor *e)
 {
     heddle_status st = HEDDLE_OK;
-    HD_TRY(share(e));
     HD_TRY(make_tapes(e));
     st = reserve(e);
 out:

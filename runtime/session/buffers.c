@@ -26,14 +26,8 @@ static heddle_status keep_outgrown(heddle_session *session, void *memory)
     return st;
 }
 
-heddle_status hd_session_buffer_grow(heddle_session *session, hd_session_buffer *buffer, size_t bytes)
+static heddle_status grow(heddle_session *session, hd_session_buffer *buffer, size_t bytes)
 {
-    if (bytes < session->largest_bytes) {
-        bytes = session->largest_bytes;
-    }
-    if (bytes < SMALLEST_BUFFER) {
-        bytes = SMALLEST_BUFFER;
-    }
     if (buffer->bytes >= bytes) {
         return HEDDLE_OK;
     }
@@ -43,13 +37,23 @@ heddle_status hd_session_buffer_grow(heddle_session *session, hd_session_buffer 
     HD_TRY(heddle_buffer_alloc(&memory, session->comm, bytes, session->space));
     HD_TRY(is_kept ? keep_outgrown(session, buffer->memory) : HEDDLE_OK);
     heddle_buffer_free(session->comm, is_kept ? NULL : buffer->memory);
-    session->counters.workspace_bytes += (int64_t)bytes - (is_kept ? 0 : (int64_t)buffer->bytes);
+    const int64_t more_bytes = (int64_t)bytes - (is_kept ? 0 : (int64_t)buffer->bytes);
+    session->counters.workspace_bytes += more_bytes;
+    session->counters.buffer_bytes += more_bytes;
     buffer->memory = memory;
     buffer->bytes = bytes;
     memory = NULL;
 out:
     heddle_buffer_free(session->comm, memory);
     return st;
+}
+
+heddle_status hd_session_buffer_grow(heddle_session *session, hd_session_buffer *buffer, size_t bytes)
+{
+    if (bytes < session->largest_bytes) {
+        bytes = session->largest_bytes;
+    }
+    return grow(session, buffer, bytes < SMALLEST_BUFFER ? SMALLEST_BUFFER : bytes);
 }
 
 static int holds(const hd_session_buffer *buffer, const void *address)
@@ -166,7 +170,8 @@ heddle_status hd_session_source(const void **out, heddle_session *session, const
         return HEDDLE_OK;
     }
     heddle_status st = HEDDLE_OK;
-    HD_TRY(hd_session_buffer_grow(session, &session->source, edge->from.bytes));
+    HD_TRY(edge->from.bytes > 0 ? hd_session_buffer_grow(session, &session->source, edge->from.bytes)
+                                : grow(session, &session->source, SMALLEST_BUFFER));
     if (edge->from.bytes > 0) {
         make_copy(&edge->in, session, &edge->from, x->stride_elems, 1);
         HD_TRY(run_copy(session, &edge->in, session->source.memory, x->data, stream));

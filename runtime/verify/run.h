@@ -42,6 +42,21 @@ typedef struct run_step {
     int64_t copied_bytes; /* to and from the device that the switch was done on */
 } run_step;
 
+/* What a rank holds: heddle_executor_memory, and what is the run's own: input, conditioning and their gradients. */
+enum {
+    RUN_MEMORY_PARAMETERS,
+    RUN_MEMORY_GRADIENTS,
+    RUN_MEMORY_KEPT,
+    RUN_MEMORY_METHODS,
+    RUN_MEMORY_BLOCKS,
+    RUN_MEMORY_SWITCHES,
+    RUN_MEMORY_PRODUCTS,
+    RUN_MEMORY_THREADS,
+    RUN_MEMORY_MESSAGES,
+    RUN_MEMORY_ENDS,
+    RUN_MEMORIES
+};
+
 enum { RUN_PATH_BYTES = 24 };
 
 /* The sum of the parameters' gradients over the ranks. */
@@ -62,6 +77,7 @@ typedef struct run_result {
     const char *wire;             /* of switches between devices, as in heddle_executor_info */
     void *output;       /* whole activation, row-major, in the model's dtype; NULL where it was not asked for */
     int64_t peak_bytes; /* of this process */
+    int64_t memory[RUN_MEMORIES], lent; /* behind the last pass; lent: of methods */
     /* The rest with backward only. */
     run_step *back;                    /* [nsteps] the way back through a stage and its edge */
     char (*back_path)[RUN_PATH_BYTES]; /* [nsteps] */
@@ -85,6 +101,9 @@ enum {
     RUN_TOTAL_DEVICE, /* the rank's, where switches are done; -1: none */
     RUN_TOTAL_HASH,   /* RUN_WHOLES of them */
     RUN_TOTAL_LAST_HASH = RUN_TOTAL_HASH + RUN_WHOLES - 1,
+    RUN_TOTAL_UNLENT, /* what methods hold, and what more they would if nothing were lent */
+    RUN_TOTAL_MEMORY, /* RUN_MEMORIES of them */
+    RUN_TOTAL_LAST_MEMORY = RUN_TOTAL_MEMORY + RUN_MEMORIES - 1,
     RUN_TOTALS
 };
 

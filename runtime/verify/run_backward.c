@@ -107,6 +107,7 @@ static heddle_status make_loss(run_pass *f, const heddle_schedule *schedule, con
     st = heddle_layout_box(&box, shape, &info->mesh, &edge.to, rank);
     if (st == HEDDLE_OK && f->back->loss == NULL) {
         const size_t bytes = (size_t)heddle_box_elems(&box) * heddle_dtype_bytes(shape->dtype);
+        f->back->loss_bytes = (int64_t)bytes;
         st = heddle_buffer_alloc(&f->back->loss, f->comm, bytes + 1, HEDDLE_SPACE_HOST);
     }
     for (int64_t i = 0; st == HEDDLE_OK && i < heddle_box_elems(&box); i++) {

@@ -98,6 +98,8 @@ static void list_totals(int64_t *out, const run_result *mine, const heddle_comm 
                            mine->reduction.sent, heddle_comm_device(comm)};
     memcpy(out, own, sizeof(own));
     memcpy(&out[RUN_TOTAL_HASH], mine->hash, sizeof(mine->hash));
+    memcpy(&out[RUN_TOTAL_MEMORY], mine->memory, sizeof(mine->memory));
+    out[RUN_TOTAL_UNLENT] = mine->memory[RUN_MEMORY_METHODS] + mine->lent;
 }
 
 /* ms: [passes]; sorted afterwards. */

@@ -91,6 +91,7 @@ static heddle_status make_first(run_pass *f, const heddle_schedule *schedule)
     }
     if (f->first == NULL) {
         const size_t bytes = (size_t)heddle_box_elems(&box) * heddle_dtype_bytes(shape->dtype);
+        f->first_bytes = (int64_t)bytes;
         st = heddle_buffer_alloc(&f->first, f->comm, bytes + 1, HEDDLE_SPACE_HOST);
     }
     if (st == HEDDLE_OK) {
@@ -344,6 +345,7 @@ heddle_status run_forward(run_result *out, const run_task *task, heddle_comm *co
     if (f.is_watched) {
         task->watch(task, f.pass, -1);
     }
+    st = st == HEDDLE_OK ? run_take_memory(out, &f) : st;
     if (st == HEDDLE_OK && want_output && f.back != NULL) {
         st = run_backward_result(out, &f, &info.mesh);
     }

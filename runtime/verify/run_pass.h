@@ -14,6 +14,7 @@ typedef struct run_back {
     heddle_bucket *bucket;
     float *dvector, *dtext; /* gradients of the conditioning */
     void *loss;             /* this rank's part of the output's gradient */
+    int64_t loss_bytes;
     /* Where blocks are on a device: */
     void **grad_there; /* [nparts - 2] of the blocks' */
     void *dvector_there, *dtext_there, *loss_there;
@@ -28,7 +29,8 @@ typedef struct run_pass {
     heddle_conditioning conditioning; /* of memory in the next three */
     float *vector, *text;
     int64_t *text_lengths;
-    void *first;                                   /* this rank's part of the input */
+    void *first; /* this rank's part of the input */
+    int64_t first_bytes;
     void *vector_there, *text_there, *first_there; /* where blocks are on a device */
     heddle_tensor x;
     run_back *back; /* NULL: forward only */
@@ -46,6 +48,9 @@ heddle_status run_no_memory(const char *what, int64_t bytes);
 heddle_status run_gather(void **out, const run_pass *f, const heddle_tensor *x, const heddle_mesh *mesh);
 /* What the executor noted of the last pass. */
 heddle_status run_take_steps(run_step *step, char (*path)[RUN_PATH_BYTES], const run_pass *f, int nsteps, int backward);
+
+/* run_memory.c */
+heddle_status run_take_memory(run_result *out, const run_pass *f);
 
 heddle_status run_forward(run_result *out, const run_task *task, heddle_comm *comm, const heddle_schedule *schedule,
                           int want_output);

@@ -37,10 +37,10 @@ allowed() {
     runtime/reshard) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard kernels | runtime/comm/face" ;;
     runtime/attention) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/method runtime/attention kernels | runtime/comm/face" ;;
     runtime/block/device) echo "runtime/base runtime/layout =runtime/device =runtime/comm runtime/move runtime/attention runtime/block kernels | runtime/comm/face" ;;
-    runtime/block) echo "runtime/base runtime/layout runtime/block kernels | =runtime/comm runtime/comm/face runtime/attention" ;;
+    runtime/block) echo "runtime/base runtime/layout runtime/block runtime/attention/room.h runtime/attention/room.c runtime/attention/create.c runtime/attention/linear.c kernels | =runtime/comm runtime/comm/face runtime/attention" ;;
     runtime/session) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/session kernels/device_rows.h | runtime/comm/face runtime/schedule" ;;
     runtime/parallel) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/block runtime/parallel kernels | runtime/comm/face" ;;
-    runtime/model) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/model kernels/device_rows.h runtime/block/gate.h runtime/block/device/gate.c runtime/session/gated.h runtime/session/switch.c | runtime/comm/face runtime/schedule runtime/session runtime/block" ;;
+    runtime/model) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/model kernels/device_rows.h runtime/block/gate.h runtime/block/device/gate.c runtime/block/held.h runtime/block/held.c runtime/block/sharded.c runtime/session/gated.h runtime/session/switch.c | runtime/comm/face runtime/schedule runtime/session runtime/block" ;;
     runtime/document) echo "runtime/base runtime/document" ;;
     runtime/method) echo "runtime/base runtime/layout runtime/method" ;;
     runtime/schedule) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule runtime/files/output.h runtime/files/output.c | runtime/reshard/sends.c" ;; # files written whole are a leaf

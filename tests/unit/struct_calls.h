@@ -101,6 +101,8 @@ GETS(linear_into, heddle_linear_attention_get_info(s, a.linear))
 GETS(pair_into, heddle_dense_pair_get_info(s, a.pair))
 GETS(bucket_into, heddle_bucket_get_info(s, a.bucket))
 GETS(executor_into, heddle_executor_get_info(s, a.executor))
+GETS(executor_memory_into, heddle_executor_get_memory(s, a.executor))
+GETS(executor_plan_into, heddle_forecast_of_executor(s, a.model, a.schedule, NULL))
 GETS(executor_step_into, heddle_executor_step_at(s, a.executor, 0, 1))
 GETS(traffic_into, heddle_block_get_traffic(s, a.block))
 

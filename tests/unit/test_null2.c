@@ -53,6 +53,9 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
     X(heddle_forecast_create, "out model schedule machine options?", NULL_STATUS,                                      \
       heddle_forecast_create(P(0, &(heddle_forecast *){NULL}), P(1, a->model), P(2, a->schedule), P(3, api_machine()), \
                              NULL))                                                                                    \
+    X(heddle_forecast_of_executor, "out model schedule options?", NULL_STATUS,                                         \
+      heddle_forecast_of_executor(P(0, &(heddle_forecast_executor){.struct_bytes = sizeof(heddle_forecast_executor)}), \
+                                  P(1, a->model), P(2, a->schedule), NULL))                                            \
     X(heddle_forecast_destroy, "forecast?", NULL_NOTHING, (heddle_forecast_destroy(NULL), 0))                          \
     X(heddle_forecast_get_info, "out forecast", NULL_STATUS,                                                           \
       heddle_forecast_get_info(P(0, &(heddle_forecast_info){.struct_bytes = sizeof(heddle_forecast_info)}),            \
@@ -181,6 +184,9 @@ static float square[API_ELEMS * API_ELEMS]; /* room for any state */
     X(heddle_executor_get_info, "out executor", NULL_STATUS,                                                           \
       heddle_executor_get_info(P(0, &(heddle_executor_info){.struct_bytes = sizeof(heddle_executor_info)}),            \
                                P(1, a->executor)))                                                                     \
+    X(heddle_executor_get_memory, "out executor", NULL_STATUS,                                                         \
+      heddle_executor_get_memory(P(0, &(heddle_executor_memory){.struct_bytes = sizeof(heddle_executor_memory)}),      \
+                                 P(1, a->executor)))                                                                   \
     X(heddle_executor_step_at, "out executor", NULL_STATUS,                                                            \
       heddle_executor_step_at(P(0, &(heddle_executor_step){.struct_bytes = sizeof(heddle_executor_step)}),             \
                               P(1, a->executor), 0, 0))                                                                \

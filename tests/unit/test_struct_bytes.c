@@ -121,6 +121,8 @@ static const struct row {
     RESULT(heddle_bucket_info, elems, bucket_into),
     RESULT(heddle_executor_info, backward_ns, executor_into),
     RESULT(heddle_executor_step, kept_bytes, executor_step_into),
+    RESULT(heddle_executor_memory, parameters, executor_memory_into),
+    RESULT(heddle_forecast_executor, parameters, executor_plan_into),
     RESULT(heddle_block_traffic, planned_forward_bytes, traffic_into),
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };

@@ -14,15 +14,14 @@ static const hd_on_stage back_of[] = {[HEDDLE_STAGE_ATTENTION] = hd_on_attention
                                       [HEDDLE_STAGE_LINEAR] = hd_on_attention_back};
 
 /* The attention of a group, which all of it make together. */
-static heddle_status make_ready(heddle_block *block, int for_backward, heddle_stream stream)
+static heddle_status make_ready(heddle_block *block, int back, heddle_stream stream)
 {
     const hd_block_sharded *s = block->sharded;
-    if (s == NULL || s->group == NULL || s->linear != NULL ||
-        (s->attention != NULL && s->for_backward >= for_backward)) {
+    if (s == NULL || s->group == NULL || s->linear != NULL || (s->attention != NULL && s->back >= back)) {
         return HEDDLE_OK;
     }
     heddle_status st = hd_on_need_no_capture(block->on->room, 0, stream, "attention over a sharded dim");
-    return st == HEDDLE_OK ? hd_sharded_make(block, for_backward) : st;
+    return st == HEDDLE_OK ? hd_sharded_make(block, back) : st;
 }
 
 /* Who moves x on changes all of it at once. */
@@ -38,7 +37,7 @@ heddle_status hd_on_forward(heddle_block *block, const hd_block_view *view, hedd
     const hd_on_stage stage = forward_of[block->options.kind];
     hd_on_parts parts;
     size_t bytes = 0;
-    HD_TRY(make_ready(block, 0, stream));
+    HD_TRY(make_ready(block, HD_BACK_NEVER, stream));
     HD_TRY(hd_on_divide(&parts, &bytes, &call, stage, NULL));
     call.left = left_by(block, &parts);
     st = hd_on_run(&call, stage, &parts, bytes);
@@ -53,7 +52,7 @@ heddle_status hd_on_forward_tape(heddle_block *block, const hd_block_view *view,
     hd_on_call call = hd_on_call_of(block, view, tape, stream);
     const hd_on_stage stage = forward_of[block->options.kind];
     size_t bytes = 0;
-    HD_TRY(make_ready(block, 1, stream));
+    HD_TRY(make_ready(block, HD_BACK_LATER, stream));
     HD_TRY(hd_on_keep(&call.kept, &call, tape, stream));
     HD_TRY(hd_on_divide(&tape->parts, &bytes, &call, stage, back_of[block->options.kind]));
     call.left = left_by(block, &tape->parts);
@@ -119,7 +118,7 @@ heddle_status hd_on_reserve_tape(heddle_tape *tape, const hd_block_view *view)
     hd_on_call call = hd_on_call_of(block, view, tape, HEDDLE_NO_STREAM);
     hd_on_parts parts;
     size_t bytes = 0;
-    HD_TRY(make_ready(block, 1, HEDDLE_NO_STREAM));
+    HD_TRY(make_ready(block, HD_BACK_LATER, HEDDLE_NO_STREAM));
     HD_TRY(hd_on_gradients(block, HEDDLE_NO_STREAM));
     HD_TRY(hd_on_keep(&call.kept, &call, tape, HEDDLE_NO_STREAM));
     HD_TRY(hd_on_divide(&parts, &bytes, &call, forward_of[kind], back_of[kind]));

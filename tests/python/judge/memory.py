@@ -109,7 +109,7 @@ class Memory:
         chunk = max(1, min(max(128, min(256, -(-d // 64) * 64)), rows))
         state = stage.heads * d * d * 4
         borders = ways * -(-rows // chunk) * state
-        work = borders + state + (stage.heads * rows * 2 * d * 4 if self.unit < 4 else 0)
+        work = borders + state
         held = {"lasp": 0, "scan": 1, "lasp2": len(group.rows)}[method]
         shares = method == "lasp2" and not stage.causal and stage.decay == 1.0
         return borders, work + (6 + (1 if shares else 2) * held) * state
