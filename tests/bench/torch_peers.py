@@ -9,6 +9,7 @@
     out=      both in torch's memory, the result's used again
     fresh     both in torch's memory, a new tensor for the result every time
     autograd  as "result", with the graph of a gradient
+    compat    heddle.torch.compat.all_to_all, by the numbers of two dims
     gloo      split, contiguous, an exchange by gloo's sends, cat: by hand; a fresh result every time
     kept      the same with buffers that are used again
     single    torch.distributed.all_to_all_single of gloo, from parts put behind one another
@@ -19,9 +20,10 @@
     roofline  the same bytes, those that a rank keeps included, copied contiguously from the ranks that own them, all
               ranks at once: heddle_bench_reshard of heddle/sys/bench.h, measured before the others and after them
 
-Microseconds, minimum (median), of the slowest rank, ways in a new order in every iteration; then ratios of minima: gloo
-to pooled and to result; the best of single, dtensor, cp to result; pooled to raw; fresh to what cannot be less, touch
-and raw together; roofline to raw and to pooled; and gloo to roofline, which no way that moves every byte once can pass.
+Microseconds, minimum (median), of the slowest rank, ways in a new order in every iteration; then ratios of minima:
+gloo to pooled and to result; single to compat, of minima (medians); the best of single, dtensor, cp to result; pooled
+to raw; fresh to what cannot be less, touch and raw together; roofline to raw and to pooled; and gloo to roofline,
+which no way that moves every byte once can pass.
 Every way's result is compared first.
 """
 import argparse
@@ -33,6 +35,7 @@ import time
 
 import heddle
 import heddle.torch as ht
+import heddle.torch.compat as hc
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
@@ -131,7 +134,9 @@ def ways_of(plan: heddle.Reshard, t: int, s: int, c: int, comm: heddle.Comm) -> 
     ways = {"raw": raw, "pooled": lambda: ht.switch(pooled, plan), "result": lambda: ht.switch(x, plan),
             "out=": lambda: ht.switch(x, plan, out=out),
             "fresh": lambda: ht.switch(x, plan, out=torch.empty(plan.dst_shape)),
-            "autograd": lambda: ht.switch(wanting, plan), "gloo": lambda: fresh(x), "kept": lambda: kept(x),
+            "autograd": lambda: ht.switch(wanting, plan),
+            "compat": lambda: hc.all_to_all(x, 1, 0, gather_sizes=blocks(t, comm.size)),
+            "gloo": lambda: fresh(x), "kept": lambda: kept(x),
             "single": functools.partial(BySingle(t, s, c, comm), x), **by_others(t, s, x, comm)}
     for name, call in ways.items():
         if not torch.equal(call().detach(), ways["gloo"]()):
@@ -172,9 +177,12 @@ def main() -> None:
             if comm.rank == 0:
                 row = "  ".join(f"{name} {all_[0]:.1f} ({all_[len(all_) // 2]:.1f})" for name, all_ in took.items())
                 least = {name: all_[0] for name, all_ in took.items()}
+                middle = {name: all_[len(all_) // 2] for name, all_ in took.items()}
                 others = min(least[name] for name in ("single", "dtensor", "cp") if name in least)
                 ratios = (f"gloo/pooled {least['gloo'] / least['pooled']:.1f} gloo/result "
-                          f"{least['gloo'] / least['result']:.1f} others/result {others / least['result']:.1f} "
+                          f"{least['gloo'] / least['result']:.1f} "
+                          f"single/compat {least['single'] / least['compat']:.1f} "
+                          f"({middle['single'] / middle['compat']:.1f}) others/result {others / least['result']:.1f} "
                           f"pooled/raw {least['pooled'] / least['raw']:.2f} "
                           f"fresh/(touch+raw) {least['fresh'] / (least['touch'] + least['raw']):.2f} "
                           f"roofline/raw {least['roofline'] / least['raw']:.2f} "

@@ -384,6 +384,49 @@ class Axial(torch.nn.Module):
         return x + self.time(rows, rows, rows)[0].unflatten(0, y.shape[:2]).transpose(1, 2)
 
 
+class Weighing(torch.nn.Module):
+    """Axial's attention of rows alone, and what it returns beside."""
+
+    def __init__(self):
+        super().__init__()
+        self.attend = torch.nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+
+    def forward(self, x):
+        y, weights = self.attend(x, x, x)
+        return x + y, weights
+
+
+def test_weights_of_attention_have_gradients_and_ranks_without_rows_none():
+    torch.manual_seed(0)
+    model, x = Weighing(), torch.randn(5, 7, WIDTH)  # [t, s, c]
+    plan = [("attend", (Split("query", "t s c", "t"), Split("key", "t s c", "t"), Split("value", "t s c", "t"),
+                        Gather("output.0", "t s c", "t"), Gather("output.1", "t s _", "t")))]
+    switched = [("", (Split("x", "t s c", "s"), Gather("output.0", "t s c", "s"))), ("attend", (
+        Switch("query", "t s c", "s", "t"), Switch("key", "t s c", "s", "t"), Switch("value", "t s c", "s", "t"),
+        Switch("output.0", "t s c", "t", "s"), Gather("output.1", "t s _", "t")))]
+    for steps in (plan, switched):
+        for ranks in (2, 3, 6, 8):  # of 5 and 7 rows some have none
+            proof = ht.prove(model, steps, x, ranks=ranks)
+            assert proof and proof.gradients is not None and proof.gradients < 1e-4, (ranks, str(proof))
+
+
+class Long(torch.nn.Module):
+    """Rows by a number that it was made with."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows, self.up = rows, torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.up(x.reshape(-1, self.rows, WIDTH)).reshape(x.shape)
+
+
+def test_a_length_of_the_configuration_wants_the_whole():
+    torch.manual_seed(0)
+    found = ht.explore(torch.nn.Sequential(Long(11), torch.nn.Linear(WIDTH, WIDTH)), torch.randn(2, 11, WIDTH))
+    assert "s" not in found["0"].free and found["0"].dims["s"].kind in ("unknown", "mixes"), found.table()
+
+
 def test_attention_that_returns_its_weights_is_switched():
     torch.manual_seed(0)
     model, x = torch.nn.Sequential(Axial(), Axial()), torch.randn(2, 5, 7, WIDTH)
