@@ -240,7 +240,11 @@ HD_CASE(attention_is_that_of_loops)
         const heddle_dtype dtype = float_types[round % 3];
         const int64_t d = dtype == HEDDLE_F32 ? between(1, 128) : 8 * between(2, 16);
         hd_device_attention of = random_shape(dtype, d);
-        of.nk = round % 9 == 0 ? 1 : of.nk;           /* of f32 */
+        of.nk = round % 9 == 0 ? 1 : of.nk; /* of f32 */
+        if (round % 5 == 2) {               /* the last query alone sees the first key of a turn */
+            of.nk = between(33, 130);
+            of.diagonal = 33 - of.nq;
+        }
         if (dtype != HEDDLE_F32 && round % 13 == 1) { /* gradients of keys in parts, which few keys or many decide */
             of.outer = of.heads = of.kv_heads = 1;
             of.nq = between(4097, 4300);
