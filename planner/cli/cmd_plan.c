@@ -101,7 +101,8 @@ static void tell_at_once(schedule_view *v, const cli_question *q)
         return;
     }
     if (heddle_model_resize(q->model, v->at_once, 0) == HEDDLE_OK &&
-        cli_answer_plan(&other, q, &q->options) == HEDDLE_OK) {
+        cli_answer_plan(&other, q, &q->options) == HEDDLE_OK &&
+        (v->on.memory_bytes == 0 || other.view.of.memory.total <= v->on.memory_bytes)) {
         v->at_once_s = other.view.of.sample_s;
         v->at_once_mesh = other.view.info.mesh;
     } else { /* it does not fit, say */

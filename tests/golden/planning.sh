@@ -306,6 +306,8 @@ assert g["at_once"] == {"size": "b=2", "mesh": both["mesh"], "sample_s": both["s
 assert g["schedule"]["shape"] == ask("plan", "stdit3-720p-204f", "--mesh", "sp=16")["schedule"]["shape"], "the model stays"
 assert both["at_once"] is None and p["at_once"] is None, "they are"
 assert ask("plan", "stdit3-720p-204f", "-n", "16", "--memory", "2600MB")["at_once"] is None, "it does not fit"
+long = ("plan", "stdit3-720p-204f", "-n", "2", "--size")
+assert ask(*long, "t=2400,b=1")["at_once"] is None and ask(*long, "t=600,b=1")["at_once"], "nor does the machine hold it"
 # A training step makes no samples, and --backward asks for one.
 t = ask("plan", "stdit3-xl2", "-n", "4", "--training")
 assert t["time_s"] == t["objective"]["value"] and t["sample_s"] == t["serial_s"] == 0 and t["at_once"] is None, t
