@@ -61,7 +61,7 @@ static int scale_links(cli_question *q)
     char *rest = list;
     int code = CLI_OK;
     snprintf(list, sizeof list, "%s", q->a->links);
-    if (list[0] != '\0' && list[strspn(list, ",")] == '\0') {
+    if (list[0] == ',' || strstr(list, ",,") != NULL || (list[0] != '\0' && list[strlen(list) - 1] == ',')) {
         return cli_usage_error("--links wants 0.25 or ib400=0.25, not '%s'", q->a->links);
     }
     for (char *one = strtok_r(list, ",", &rest); one != NULL && code == CLI_OK; one = strtok_r(NULL, ",", &rest)) {

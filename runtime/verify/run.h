@@ -146,6 +146,8 @@ heddle_status run_check(run_verdict *out, double *reference_ms, const run_report
 
 /* "stage 's.attn' of layer 3", "backward of the epilogue": how sentences call a step. */
 void run_step_name(char *out, size_t out_bytes, const run_task *task, int step);
+/* Has any stage linear attention? */
+int run_has_linear(const run_task *task);
 /* Of a way through all stages: theirs, and the one to the end. */
 static inline int run_steps(const run_task *task)
 {

@@ -28,7 +28,9 @@ for links in x nvlink= 2x nvlink=2=3; do
     says "links $links" 2 "--links wants 0.25 or ib400=0.25, how many times the bytes per second" plan hunyuanvideo -n 16 $two --links $links
 done
 
-says "no links" 2 "--links wants 0.25 or ib400=0.25, not ','" plan hunyuanvideo -n 16 $two --links ,
+for links in , ,,0.5 0.5,; do
+    says "no links" 2 "--links wants 0.25 or ib400=0.25, not '$links'" plan hunyuanvideo -n 16 $two --links $links
+done
 says "bytes of the slowest links, which a row does not reach" 0 "82.3 GB   82.3 GB   1.32 TB   26.9 GB    1.42 s        -" \
     compare hunyuanvideo --meshes sp=7,sp=16 --objective slow-bytes $two
 says "a machine that grows, with other links" 0 '"machine": "cpu with links 0.5"' \

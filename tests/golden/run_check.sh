@@ -25,6 +25,22 @@ for ranks in threads:1 threads:2 shm:4; do check_on "${ranks%:*}" "${ranks#*:}";
 "$HEDDLE" run "$model" --size $size --mesh node=2,gpu=2 --transport shm --dtype bf16 --check --threads 2 >"$work/out" || fail "two axes"
 "$HEDDLE" run "$model" --ranks 7 --size t=3,s=2 --layers 1 --transport threads --check >"$work/out" || fail "t=3 s=2"
 
+# Behind a method linear attention's norm makes last bits larger.
+cat >"$work/linear.yaml" <<'YAML'
+model: linear
+dtype: f32
+dims: {b: {size: 1, role: batch}, t: 31, s: 37, c: {size: 64, role: channel}}
+tensors: {x: [b, t, s, c]}
+repeat: 3
+stages:
+  - {name: s.attn, kind: attention, over: s, heads: 4, modulate: true, qk_norm: true}
+  - {name: t.attn, kind: attention, over: t, heads: 4, rope: true}
+  - {name: lin, kind: linear-attention, over: t, heads: 4, causal: true}
+  - {name: mlp, kind: mlp, ratio: 2, modulate: true}
+YAML
+"$HEDDLE" run "$work/linear.yaml" --ranks 2 --method s.attn=ring --method t.attn=ring --transport threads --backward --check \
+    >"$work/out" || fail "linear attention behind a ring: $(cat "$work/out")"
+
 # On a terminal it says where it is, the check included; elsewhere nothing of a short run.
 run_small="$HEDDLE run $model --ranks 2 --size t=3,s=5 --layers 2 --transport threads --check --json"
 script -qefc "$run_small" /dev/null </dev/null >"$work/out" || fail "on a terminal: $(cat "$work/out")"

@@ -115,6 +115,16 @@ def every_method():
     same(SOFTMAX, "f32", "sp=4", "local", size="t=3,s=1500")
 
 
+def wide_mlp():
+    """The hidden rows that its way back walks in f32 may be more than the gradients of q, k and v of all rows."""
+    path, size = model(SOFTMAX.replace("ratio: 2", "ratio: 4"), "f32"), ["--size", "t=4,s=10"]
+    schedule = planned(path, "sp=2", "local", "--backward", *size)
+    blocks = memory_of(path, schedule, "--transport", "threads", "--backward", *size)["memory"]["blocks"]
+    rows, c = 20, 64
+    more = blocks["held_bytes"] - blocks["planned_bytes"]
+    check(more == (rows * 4 * c - rows * 3 * c) * 4, f"an MLP that is wider than q, k and v: {blocks}")
+
+
 def out_of_reach():
     """By messages nothing is lent: all that is planned is held."""
     for method in ("ring", "rsa"):
@@ -179,6 +189,7 @@ def outside():
 
 
 every_method()
+wide_mlp()
 out_of_reach()
 layers()
 if os.path.exists("/proc/self/smaps_rollup"):

@@ -122,18 +122,17 @@ HEDDLE_CHECKED heddle_status heddle_executor_get_info(heddle_executor_info *out,
  * tables and no names. What blocks have on a device is not among it. */
 typedef struct heddle_executor_memory {
     size_t struct_bytes; /* HEDDLE_EMPTY sets it */
-    int64_t
-        parameters; /* of its blocks, f32: those of all repetitions with `backward` or `keeps_weights`, else of one */
-    int64_t gradients; /* of the parameters, f32 */
-    int64_t products;  /* weights as products want them, on the way back transposed, too, and scratch of products */
-    int64_t kept;      /* by tapes and methods for the way back of the last forward: heddle_executor_step.kept_bytes */
-    int64_t methods;   /* in which attention over sharded dims works; without a way back, or with `recompute`, what it
+    int64_t parameters;  /* f32; of all repetitions with `backward` or `keeps_weights`, else of one */
+    int64_t gradients;   /* of the parameters, f32 */
+    int64_t products;    /* weights as products want them, on the way back transposed, too, and scratch of products */
+    int64_t kept;     /* by tapes and methods for the way back of the last forward: heddle_executor_step.kept_bytes */
+    int64_t methods;  /* in which attention over sharded dims works; without a way back, or with `recompute`, what it
                             saves, too. All blocks have one such memory, as large as the one that wants most needs it */
-    int64_t lent;      /* more would be in `methods` if ranks did not read one another's blocks where they lie */
-    int64_t blocks;    /* in which blocks work, of a box's rows; likewise one for all */
-    int64_t threads;   /* in which threads work, whatever the box: rows that go through a stage together */
-    int64_t switches;  /* buffers of the session (heddle_session_counters.buffer_bytes) */
-    int64_t messages;  /* what its plans hold to pack and to stage in */
+    int64_t lent;     /* more would be in `methods` if ranks did not read one another's blocks where they lie */
+    int64_t blocks;   /* in which blocks work, of a box's rows; likewise one for all */
+    int64_t threads;  /* in which threads work, whatever the box: rows that go through a stage together */
+    int64_t switches; /* buffers of the session (heddle_session_counters.buffer_bytes) */
+    int64_t messages; /* what its plans hold to pack and to stage in */
 } heddle_executor_memory;
 
 /* HEDDLE_ERR_ARG: NULL, struct_bytes (heddle/status.h). */
