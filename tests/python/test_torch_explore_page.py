@@ -100,6 +100,14 @@ def test_a_model_without_a_plan_has_its_page(tmp_path, monkeypatch, capsys):
     assert "No plan" in page and "no module of a list of modules" in page and "no module of a list" in said
 
 
+def test_a_page_that_cannot_be_written_costs_no_model_file(tmp_path, monkeypatch, capsys):
+    (tmp_path / "unwritten.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["unwritten:hinted", "--html", "none/page.html", "--output", "model.yaml"]) == 2
+    assert "none/page.html" in capsys.readouterr().err and "stages:" in (tmp_path / "model.yaml").read_text()
+
+
 def test_steps_as_one_would_write_them():
     model, given = made()
     plan = ht.explore(model, **given).plan(model, "[sp=3]")

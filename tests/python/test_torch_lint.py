@@ -96,6 +96,18 @@ class Batched(torch.nn.Module):
         return x + self.norm(x.transpose(1, 2)).transpose(1, 2)
 
 
+class Summed(Batched):
+    """Which mixes rows by itself, too."""
+
+    def forward(self, x):
+        return super().forward(x) + x.cumsum(1)
+
+
+class Pooled(Batched):
+    def forward(self, x):
+        return x + self.norm(x.mean(1)).unsqueeze(1)
+
+
 class Near(torch.nn.Module):
     """Taps, with a norm of what they make, or of a text beside."""
 
@@ -317,6 +329,16 @@ def test_all_faults_of_a_pass_are_told():
     assert [fault.module for fault in faults] == wanted, [str(fault) for fault in faults]
 
 
+@pytest.mark.parametrize("steps", ((), (("blocks.1", Halo("x", "b s c", "s", 1)),)))
+def test_what_a_norm_in_training_does_not_hide(steps):
+    """A module around it that mixes rows, which would go wrong in eval mode, too."""
+    model = Rows(Mlp(), Summed(), Batched())
+    told = {is_training: [fault.module for fault in ht.lint(model.train(is_training), ends(*steps), X)]
+            for is_training in (True, False)}
+    assert told == {True: ["blocks.1.norm", "blocks.2.norm", "blocks.1"], False: ["blocks.1"]}
+    assert not model.training
+
+
 RIGHT = {
     "rows": (Rows(Mlp(), Mlp()), (X,), ends()),
     "attention": (Rows(Attention(), Mlp()), (X,), ends(("blocks.0", (Split("x", "b s c", "s"), Attend("s"))))[1:]),
@@ -363,6 +385,24 @@ def test_batch_norms_in_training_get_the_whole(part):
     found = ht.explore(model.eval(), X)  # the means that it has learned
     assert found["blocks.1.norm"].free == ("b", "s") and found.notes == []
     assert not any(name.startswith("blocks.1") for name, _ in found.plan(model, "[sp=3]").steps)
+
+
+def test_one_value_per_channel_in_training():
+    model = Rows(Mlp(), Pooled())
+    for work in (ht.explore, lambda *given: ht.prove(given[0], ends(), given[1]),
+                 lambda *given: ht.lint(given[0], ends(), given[1])):
+        with pytest.raises(heddle.ArgumentError, match=r"'blocks.1.norm' \(BatchNorm1d\) is in training.* model.eval"):
+            work(model.train(), X[:1])
+    assert ht.explore(model, X)["blocks.1.norm"].mixed == ("b",)
+    assert ht.explore(model.eval(), X[:1])["blocks.1"].dims["s"].kind == "reduction"
+
+
+def test_planned_in_training_and_explored_in_eval_mode():
+    model = Rows(Mlp(), Batched())
+    found = ht.explore(model.eval(), X)
+    with pytest.raises(heddle.UnsupportedError, match="'blocks.1.norm' is in training.* model.eval"):
+        found.plan(model.train(), "[sp=3]")
+    assert found.plan(model.eval(), "[sp=3]")
 
 
 def test_norms_of_one_kind_in_training_and_not():

@@ -353,6 +353,6 @@ print("ok")
 def test_states_of_linear_attention_compiled(tmp_path):
     fork(tmp_path, COMMON + STATES + """
 with heddle.Comm.open() as comm:
-    compare(comm, "b=2 s=23 h=2 d=4] on [sp=2]: s@sp", "lasp", False, [0.9, 1.0], True)
+    compare(comm, "b=2 s=23 h=2 d=4] on [sp=3]: s@sp", "lasp", False, [0.9, 1.0], True)
 print("ok")
-""", 2)
+""", 3)

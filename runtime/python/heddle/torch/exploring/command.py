@@ -104,12 +104,12 @@ def main(words: List[str]) -> int:
     try:
         model, found = _explored(given.factory)
         plan, refused = _planned(found, model, given)
-        if given.html:
-            with open(given.html, "w", encoding="utf-8") as file:
-                file.write(page(found, plan or refused))
         if given.output:
             with open(given.output, "w") as file:
                 file.write(found.to_yaml())
+        if given.html:
+            with open(given.html, "w", encoding="utf-8") as file:
+                file.write(page(found, plan or refused))
         if refused:
             raise refused
     except (Error, OSError) as error:

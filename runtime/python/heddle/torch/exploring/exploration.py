@@ -81,6 +81,7 @@ class Exploration:
     notes: List[str] = field(default_factory=list)  #: sentences about what could not be found
     given: Tuple[Any, Dict[str, Any]] = field(default_factory=lambda: ((), {}))  #: the arguments
     flow: Flow = field(default_factory=Flow)  #: between stages
+    learning: Tuple[str, ...] = ()  #: batch norms that were in training
 
     def __getitem__(self, name: str) -> Module:
         return self.modules[name]

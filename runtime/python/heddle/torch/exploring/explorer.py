@@ -13,7 +13,7 @@ from .devices import need_one_device, need_runnable, note_dtypes
 from .exploration import Exploration, Module
 from .flow import argument_names, as_argument, flow_of
 from .held import Held
-from .kept import kept, learns, note_writing, writing
+from .kept import kept, learning_in, learns, note_writing, telling_values, writing
 from .numbering import note_numbering
 from .probe import Finding, Probe, Reading, called, numbered
 from .solve import Folded, depends_on, extents_of, solved
@@ -43,9 +43,9 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
     progress  is called with the name of every module
 
     ArgumentError: no module, no tensor among the arguments, or one in what gives no copy; names of dims that do not
-    fit. UnsupportedError: parameters, buffers or arguments on `meta` or on several devices; modules of torch.jit. What
-    the model raises with the arguments as they are goes on, with a note where they are of another dtype than the
-    parameters.
+    fit; a batch norm in training that gets one value per channel. UnsupportedError: parameters, buffers or arguments
+    on `meta` or on several devices; modules of torch.jit. What the model raises with the arguments as they are goes
+    on, with a note where they are of another dtype than the parameters.
     """
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"explore: the model is a {type(model).__name__}, wanted a torch.nn.Module")
@@ -62,7 +62,8 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
     with kept(model, args, kwargs, written=written), writing(model, written):
         need_copies("explore", model, args, kwargs)
         try:
-            shapes = shapes_of(model, args, kwargs)
+            with telling_values(model):
+                shapes = shapes_of(model, args, kwargs)
         except Exception as error:  # whatever a model raises goes on
             note_dtypes(error, model, args, kwargs)
             raise
@@ -78,7 +79,8 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
         explorer.notes += _in_training(model)
         fixed = tuple(name for name, dim in axes.dims.items() if dim.step == 0)
         made = Exploration(type(model).__name__, {name: dim.extent for name, dim in axes.dims.items()}, fixed,
-                           {name: explorer.modules[name] for name in explorer.order}, explorer.notes, asked)
+                           {name: explorer.modules[name] for name in explorer.order}, explorer.notes, asked,
+                           learning=learning_in(model))
         for name in made.modules.keys() & halves.keys():
             made.modules[name].dtype = halves[name]
         put_back()
@@ -90,7 +92,7 @@ def explore(model: torch.nn.Module, *args: Any, dims: Optional[Mapping[str, str]
 
 
 def _in_training(model: torch.nn.Module) -> List[str]:
-    names = [name for name, module in model.named_modules() if learns(module)]
+    names = learning_in(model)
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return [f"'{names[0]}'{more} (batch norms) in training take means over rows: call model.eval() before, if the "
             "model is not to be trained"] if names else []

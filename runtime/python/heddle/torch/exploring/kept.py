@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
+import traceback
 import weakref
 from types import MappingProxyType
 from typing import AbstractSet, Any, Callable, Dict, Iterable, Iterator, List, Mapping, Tuple
@@ -12,6 +13,7 @@ import torch
 from torch.nn.modules import batchnorm, instancenorm
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...errors import ArgumentError
 from .held import Held, is_same, memory_of
 from .trees import fresh, tensors_of
 
@@ -58,6 +60,26 @@ def learns(module: torch.nn.Module) -> bool:
     """Is it a norm in training, whose means are of the rows that it gets, and which keeps them for eval mode?"""
     return isinstance(module, _LEARNING) and module.training and module.track_running_stats and \
         not isinstance(module, torch.nn.SyncBatchNorm)
+
+
+def learning_in(model: torch.nn.Module) -> Tuple[str, ...]:
+    """Their names."""
+    return tuple(name for name, module in model.named_modules() if learns(module))
+
+
+@contextlib.contextmanager
+def telling_values(model: torch.nn.Module) -> Iterator[None]:
+    """Of one value per channel such a norm takes no mean: which it is, and what helps."""
+    try:
+        yield
+    except ValueError as error:
+        running = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+        for name, module in model.named_modules() if "more than 1 value per channel" in str(error) else ():
+            if learns(module) and any(module is each for each in running):
+                raise ArgumentError(f"'{name}' ({type(module).__name__}) is in training and gets one value per "
+                                    "channel, of which it takes no mean: wanted model.eval() before, or arguments "
+                                    "with more samples or rows") from error
+        raise
 
 
 def set_eval(module: torch.nn.Module) -> None:

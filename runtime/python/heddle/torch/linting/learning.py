@@ -1,12 +1,26 @@
 """Modules that compute otherwise in training, which eval mode hides: means of rows that they learn."""
 from __future__ import annotations
 
-from typing import Dict, FrozenSet, Iterator, List, Tuple
+import contextlib
+from typing import Dict, FrozenSet, Iterable, Iterator, List, Tuple
 
 import torch
 
 from ..exploring.kept import learns
 from .watched import Watched
+
+
+@contextlib.contextmanager
+def learned(model: torch.nn.Module, names: Iterable[str]) -> Iterator[None]:
+    """Within, these norms are in eval mode: what goes wrong none the less is not theirs."""
+    norms = [model.get_submodule(name) for name in names]
+    try:
+        for norm in norms:
+            norm.training = False
+        yield
+    finally:
+        for norm in norms:
+            norm.training = True
 
 
 def learning(model: torch.nn.Module, every: List[Watched]) -> Iterator[Tuple[str, str, str]]:

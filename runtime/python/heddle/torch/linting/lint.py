@@ -11,7 +11,7 @@ from ..exploring import Exploration, explore
 from ..proving.proof import Proof, prove
 from .causes import causes_of
 from .known import Known
-from .learning import learning
+from .learning import learned, learning
 from .saved import saved_by
 from .watched import Watched, is_blowing_up, watched
 
@@ -63,16 +63,22 @@ def lint(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, found: O
             pass
     known = Known(found, max((each.sizes for each in every), key=len))
     causes = causes_of(model, steps, every, known)
-    if causes and is_blowing_up(model, args, kwargs):
-        every = watched(model, steps, args, kwargs, ranks, is_sharp=False)
+    is_sharp = not (causes and is_blowing_up(model, args, kwargs))
+    if not is_sharp:
+        every = watched(model, steps, args, kwargs, ranks, is_sharp)
         causes = causes_of(model, steps, every, known)
     proof = prove(model, steps, *args, ranks=ranks, **kwargs)
     wrong = [Fault(module, sentence.replace("of ''", "of the model"), mend) for module, sentence, mend in causes]
-    learned = [Fault(*said) for said in learning(model, every)]
+    norms = [Fault(*said) for said in learning(model, every)]
     if wrong and not proof:  # else nobody sees these numbers: an argument that is not used, rows in another order
-        return learned + [fault for fault in wrong if not any(
-            f"{norm.module}.".startswith(f"{fault.module}.") for norm in learned)]
-    faults = [*(Fault(*said) for said in _counted(every)), *learned]
+        around = {fault.module for fault in wrong if any(_is_in(norm, fault) for norm in norms)}
+        if around:  # which may go wrong by their norm alone, or by what they do themselves
+            with learned(model, [norm.module for norm in norms]):
+                every = watched(model, steps, args, kwargs, ranks, is_sharp)
+            around -= {module for module, _, _ in causes_of(model, steps, every, known)}
+        around |= {norm.module for norm in norms}
+        return norms + [fault for fault in wrong if fault.module not in around]
+    faults = [*(Fault(*said) for said in _counted(every)), *norms]
     if not proof:
         return faults or [_unproved(proof)]
     order: Dict[Tuple[str, bool], int] = {}
@@ -80,6 +86,10 @@ def lint(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, found: O
         order.setdefault((seen.module, seen.side != "given"), at)
     saved = saved_by(model, steps, known, proof, ranks, args, kwargs, order)
     return faults + [Fault(*said) for said in saved]
+
+
+def _is_in(norm: Fault, fault: Fault) -> bool:
+    return norm.module != fault.module and f"{norm.module}.".startswith(f"{fault.module}." if fault.module else "")
 
 
 def _counted(every: List[Watched]) -> List[Any]:

@@ -7,6 +7,7 @@ from typing import Any, Callable, Container, Dict, List, Mapping, Optional, Tupl
 import torch
 
 from ..exploring.flow import argument_names, as_argument, as_output
+from ..exploring.kept import telling_values
 from ..exploring.trees import Tensors, numbers_of, replaced, tensors_of
 from ..exploring.wide import widened
 from ..hooks import around_in
@@ -58,7 +59,8 @@ def _watched(copies: Copies, steps: Any, args: Any, kwargs: Any, ranks: int, hal
     one = copies.one()
     for name, module in one.named_modules():
         _keep(name, module, whole)
-    passed(one, args, kwargs, False)
+    with telling_values(one):
+        passed(one, args, kwargs, False)
     turns, every = Turns(ranks), [Watched() for _ in range(ranks)]
 
     def of_rank(rank: int) -> None:

@@ -15,6 +15,7 @@ from ...machine import MachineLike, machine_of
 from ...schedule import Schedule
 from ..attending import Attend
 from ..exploring.exploration import Exploration
+from ..exploring.kept import learning_in
 from ..modules import Split
 from ..proving import Proof
 from .along import along_plans, is_near
@@ -128,11 +129,17 @@ class _Search:
         tried, found = self._tried, self._found
         if tried:
             return UnsupportedError(f"{found.model} on {self._mesh}: the best of {len(tried)} plans does not hold on "
-                                    f"{tried[0][1]}")
+                                    f"{tried[0][1]}{self._trained()}")
         stages = ", ".join(f"'{stage.name}' mixes {' '.join(stage.mixed)}" for stage in found.stages()[:4])
         where = stages or "no module is a stage"
         return UnsupportedError(self.why or f"{found.model} on {self._mesh}: no plan is known where {where}: wanted a "
                                             "module behind the last stage, or its result, with rows of one dim alone")
+
+    def _trained(self) -> str:
+        """Where the model is in another mode than the one that was explored."""
+        norm = next((name for name in learning_in(self._model) if name not in self._found.learning), None)
+        return "" if norm is None else f"; '{norm}' is in training, where it takes means over rows, and was not when " \
+            "the model was explored: wanted model.eval(), or heddle.torch.explore in training, too"
 
     def near(self) -> Optional[Plan]:
         """With rows of neighbours and sums, where these are enough; with none of a dim that nothing mixes, if every

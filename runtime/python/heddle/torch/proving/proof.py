@@ -9,7 +9,7 @@ import torch
 
 from ...errors import ArgumentError
 from ..exploring.devices import need_one_device
-from ..exploring.kept import same_random
+from ..exploring.kept import same_random, telling_values
 from ..exploring.trees import Tensors, fresh, tensors_of
 from ..exploring.wide import widened
 from ..hooks import around_in
@@ -106,7 +106,7 @@ def _proved(model: torch.nn.Module, copies: Copies, steps: Any, args: Any, kwarg
     seen: Dict[str, List[torch.Tensor]] = {}
     for name, module in whole.named_modules():
         module.register_forward_hook(_keeping(name, seen))
-    with same_random():
+    with same_random(), telling_values(whole):
         one = passed(whole, args, kwargs, gradients)
     turns, compared = Turns(ranks), _Compared(seen)
 
