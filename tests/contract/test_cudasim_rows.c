@@ -148,7 +148,8 @@ HD_CASE(a_split_leaves_next_to_nothing)
         float *src = random_array(HEDDLE_F32, n, 6);
         void *src_there = sim_array(src, HEDDLE_F32, n, shift), *dst_there = sim_array(NULL, to, 2 * n, shift);
         OK(device->split(dst_there, to, src_there, n, NULL));
-        float *got = widened(from_sim(dst_there, to, 2 * n), to, 2 * n);
+        void *both = from_sim(dst_there, to, 2 * n);
+        float *got = widened(both, to, 2 * n);
         for (int64_t i = 0; i < n; i++) {
             uint16_t one[2] = {0};
             value_set(one, to, 0, src[i]);
@@ -158,6 +159,7 @@ HD_CASE(a_split_leaves_next_to_nothing)
         sim_free(src_there, HEDDLE_F32, shift);
         sim_free(dst_there, to, shift);
         free(src);
+        free(both);
         free(got);
     }
 }
