@@ -119,3 +119,4 @@ def test_steps_as_one_would_write_them():
         steps = [(name, tuple(given) if isinstance(given, list) else given) for name, given in each.steps]
         assert list(eval(each.code(), names).items()) == steps, each
         assert each.code() in str(each) and "optional=False" not in each.code()
+    assert Plan([("a", "b")]).code() == "{\n    'a': b,\n}"  # no step, as `parallelize` will say

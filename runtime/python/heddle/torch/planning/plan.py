@@ -57,6 +57,8 @@ class Plan:
 
 def _written(step: Any) -> str:
     """Without what is so by itself, but for the method of an attention, which one wants to see."""
+    if not dataclasses.is_dataclass(step):
+        return str(step)
     given = [(each, getattr(step, each.name)) for each in dataclasses.fields(step)]
     words = [repr(value) if each.default is dataclasses.MISSING else f"{each.name}={value!r}" for each, value in given
              if each.default is dataclasses.MISSING or each.name == "method" or value != each.default]
