@@ -7,7 +7,10 @@
 #include <strings.h>
 #include <unistd.h>
 
-enum { STAGES_SHOWN = 12 }; /* that do not fit */
+enum {
+    STAGES_SHOWN = 12,  /* that do not fit */
+    AT_ONCE_RANKS = 512 /* on more a second search takes too long */
+};
 
 const char *cli_objective(const cli_arguments *a)
 {
@@ -283,6 +286,34 @@ int cli_answer_to(cli_answer *out, cli_question *q)
         return code;
     }
     return cli_report(describe(out, schedule, q, &q->options));
+}
+
+void cli_tell_at_once(schedule_view *v, const cli_question *q)
+{
+    heddle_model_info m = HEDDLE_EMPTY(heddle_model_info);
+    char as_it_is[64];
+    cli_answer other = {0};
+    if (q->a->schedule != NULL || v->of.sample_s <= 0 || v->nranks < 2 ||
+        heddle_model_get_info(&m, q->model) != HEDDLE_OK || m.batch_dim < 0 || m.guidance < 2 ||
+        m.shape.dim[m.batch_dim].extent % m.guidance == 0) {
+        return;
+    }
+    const heddle_dim *batch = &m.shape.dim[m.batch_dim];
+    snprintf(as_it_is, sizeof as_it_is, "%s=%lld", batch->name, (long long)batch->extent);
+    snprintf(v->at_once, sizeof v->at_once, "%s=%lld", batch->name, (long long)batch->extent * m.guidance);
+    if (v->nranks > AT_ONCE_RANKS) {
+        return;
+    }
+    if (heddle_model_resize(q->model, v->at_once, 0) == HEDDLE_OK &&
+        cli_answer_plan(&other, q, &q->options) == HEDDLE_OK &&
+        (v->on.memory_bytes == 0 || other.view.of.memory.total <= v->on.memory_bytes)) {
+        v->at_once_s = other.view.of.sample_s;
+        v->at_once_mesh = other.view.info.mesh;
+    } else { /* it does not fit, say */
+        v->at_once[0] = '\0';
+    }
+    cli_answer_end(&other);
+    heddle_ignore(heddle_model_resize(q->model, as_it_is, 0));
 }
 
 void cli_answer_end(cli_answer *answer)

@@ -45,6 +45,9 @@ typedef struct cli_answer {
 int cli_answer_to(cli_answer *out, cli_question *q);
 /* The plan by other options than the question's. */
 heddle_status cli_answer_plan(cli_answer *out, const cli_question *q, const heddle_plan_options *options);
+/* Where the passes of guidance are one after the other: what a sample takes with them in one batch, which an axis may
+ * have. Nothing beside --schedule, which is of one batch. The model stays as it is. */
+void cli_tell_at_once(schedule_view *view, const cli_question *q);
 void cli_answer_end(cli_answer *answer);
 
 /* schedule_file.c: a schedule's file, or what heddle plan --json printed, which has one in it. A mismatch within the

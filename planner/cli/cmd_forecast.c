@@ -14,6 +14,9 @@ static int run(const cli_arguments *a, heddle_status (*report)(const schedule_vi
     cli_answer answer = {0};
     int code = cli_ask(&q, a);
     code = code != CLI_OK ? code : cli_answer_to(&answer, &q);
+    if (code == CLI_OK && report == report_simulation) {
+        cli_tell_at_once(&answer.view, &q);
+    }
     code = code != CLI_OK ? code : cli_report(report(&answer.view, a->json));
     cli_answer_end(&answer);
     cli_ask_end(&q);

@@ -7,10 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    LEFT_OUT_PERCENT = 100, /* with more work than that fewer bytes are of no interest */
-    AT_ONCE_RANKS = 512     /* on more a second search takes too long */
-};
+enum { LEFT_OUT_PERCENT = 100 /* with more work than that fewer bytes are of no interest */ };
 
 /* The model repeated often enough for a steady state; NULL where that is more than the planner takes. The model stays
  * as it is. */
@@ -83,35 +80,6 @@ static void tell_left_out(schedule_view *v, const cli_question *q)
     heddle_schedule_destroy(other);
 }
 
-/* With and without the condition, one after the other: what a sample takes where both are in the batch, and a mesh axis
- * may have them. The model stays as it is. */
-static void tell_at_once(schedule_view *v, const cli_question *q)
-{
-    heddle_model_info m = HEDDLE_EMPTY(heddle_model_info);
-    char as_it_is[64];
-    cli_answer other = {0};
-    if (v->of.sample_s <= 0 || v->nranks < 2 || heddle_model_get_info(&m, q->model) != HEDDLE_OK || m.batch_dim < 0 ||
-        m.guidance < 2 || m.shape.dim[m.batch_dim].extent % m.guidance == 0) {
-        return;
-    }
-    const heddle_dim *batch = &m.shape.dim[m.batch_dim];
-    snprintf(as_it_is, sizeof as_it_is, "%s=%lld", batch->name, (long long)batch->extent);
-    snprintf(v->at_once, sizeof v->at_once, "%s=%lld", batch->name, (long long)batch->extent * m.guidance);
-    if (v->nranks > AT_ONCE_RANKS) {
-        return;
-    }
-    if (heddle_model_resize(q->model, v->at_once, 0) == HEDDLE_OK &&
-        cli_answer_plan(&other, q, &q->options) == HEDDLE_OK &&
-        (v->on.memory_bytes == 0 || other.view.of.memory.total <= v->on.memory_bytes)) {
-        v->at_once_s = other.view.of.sample_s;
-        v->at_once_mesh = other.view.info.mesh;
-    } else { /* it does not fit, say */
-        v->at_once[0] = '\0';
-    }
-    cli_answer_end(&other);
-    heddle_ignore(heddle_model_resize(q->model, as_it_is, 0));
-}
-
 static int saves(const cli_arguments *a)
 {
     return a->output != NULL && strcmp(a->output, "-") != 0;
@@ -125,7 +93,7 @@ static int show(const cli_question *q, schedule_view *v)
         return cli_report_written(st);
     }
     tell_left_out(v, q);
-    tell_at_once(v, q);
+    cli_tell_at_once(v, q);
     if (a->json || (a->output != NULL && !saves(a))) {
         st = a->json ? report_schedule_json(v) : heddle_schedule_save(v->schedule, "-");
         return st == HEDDLE_OK ? CLI_OK : cli_printed(CLI_FAILED);

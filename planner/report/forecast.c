@@ -198,7 +198,8 @@ heddle_status report_simulation(const schedule_view *v, int json)
     part last = {0};
     print_front(v, "heddle-simulation-1", json);
     if (json) {
-        printf("\"time_s\": %.12g, \"compute_s\": %.12g, \"transfer_s\": %.12g, \"hidden_s\": %.12g, \"serial_s\": "
+        report_at_once_json(v);
+        printf(" \"time_s\": %.12g, \"compute_s\": %.12g, \"transfer_s\": %.12g, \"hidden_s\": %.12g, \"serial_s\": "
                "%.12g,\n "
                "\"sample_s\": %.12g, \"memory_bytes_per_rank\": %" PRId64 ", \"bytes_per_rank_max\": %" PRId64
                ", \"bytes_total\": %" PRId64 ",\n \"breakdown\": [",

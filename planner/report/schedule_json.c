@@ -28,14 +28,14 @@ static void print_objective(const heddle_schedule_info *s)
     }
 }
 
-static void print_at_once(const schedule_view *v)
+void report_at_once_json(const schedule_view *v)
 {
     char mesh[HEDDLE_LINE_BYTES] = "";
     if (v->at_once[0] == '\0') {
-        printf(" \"at_once\": null,\n");
+        printf("\"at_once\": null,\n");
         return;
     }
-    printf(" \"at_once\": {");
+    printf("\"at_once\": {");
     report_json_string("size", v->at_once, ", ");
     if (v->at_once_s > 0) {
         heddle_ignore(heddle_mesh_format(mesh, sizeof mesh, &v->at_once_mesh));
@@ -122,7 +122,8 @@ heddle_status report_schedule_json(const schedule_view *v)
     report_json_string("mesh", mesh, ",\n ");
     report_json_string("machine", v->on.name, ", ");
     report_json_string("machine_from", v->machine_from, ",\n");
-    print_at_once(v);
+    printf(" ");
+    report_at_once_json(v);
     print_objective(&v->info);
     printf(" \"time_s\": %.12g, \"compute_s\": %.12g, \"transfer_s\": %.12g, \"hidden_s\": %.12g, \"serial_s\": "
            "%.12g, \"sample_s\": %.12g,\n",

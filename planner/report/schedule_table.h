@@ -38,6 +38,8 @@ void report_schedule(const schedule_view *view);
 
 /* schedule_json.c: heddle-plan-1 (docs/formats.md), with the schedule in it. */
 heddle_status report_schedule_json(const schedule_view *view);
+/* The line of what a sample takes with the passes of guidance at once. */
+void report_at_once_json(const schedule_view *view);
 
 /* schedule_totals.c: what is below the table. */
 void report_totals(const schedule_view *view);

@@ -307,6 +307,7 @@ both = ask("plan", "stdit3-720p-204f", "-n", "16", "--size", "b=2")
 assert g["at_once"] == {"size": "b=2", "mesh": both["mesh"], "sample_s": both["sample_s"]} and both["mesh"] != g["mesh"]
 assert g["schedule"]["shape"] == ask("plan", "stdit3-720p-204f", "--mesh", "sp=16")["schedule"]["shape"], "the model stays"
 assert both["at_once"] is None and p["at_once"] is None, "they are"
+assert ask("simulate", "stdit3-720p-204f", "-n", "16")["at_once"] == g["at_once"], "simulate has what plan has"
 assert ask("plan", "stdit3-720p-204f", "-n", "16", "--memory", "2600MB")["at_once"] is None, "it does not fit"
 long = ("plan", "stdit3-720p-204f", "-n", "2", "--size")
 assert ask(*long, "t=2400,b=1")["at_once"] is None and ask(*long, "t=600,b=1")["at_once"], "nor does the machine hold it"
