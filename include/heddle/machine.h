@@ -69,7 +69,7 @@ HEDDLE_CHECKED heddle_status heddle_machine_parse(heddle_machine **out, const ch
 HEDDLE_CHECKED heddle_status heddle_machine_resize(heddle_machine *machine, int ranks);
 /* Another machine, whose links of class `link` (NULL: of every class) carry `factor` times the bytes per second; what
  * an exchange takes to begin, and all else, is as it was. A plan can be asked for on it, or a schedule forecast, as if
- * links were slower. The name stays, the source says it. The caller owns *out, which needs `machine` no more.
+ * links were slower. Name and source say it. The caller owns *out, which needs `machine` no more.
  * HEDDLE_ERR_ARG: NULL, no such class, a factor that is no number above 0, rates that leave 1 to 1e21 bytes per
  * second. */
 HEDDLE_CHECKED heddle_status heddle_machine_scaled(heddle_machine **out, const heddle_machine *machine,

@@ -46,17 +46,6 @@ int cli_open_machine(heddle_machine **out, char *from, size_t from_bytes, const 
     return cli_report(heddle_machine_load(out, "cpu"));
 }
 
-/* What it is and has, by the name that is told. */
-static heddle_status see_machine(cli_question *q)
-{
-    const heddle_status st = heddle_machine_get_info(&q->on, q->machine);
-    if (st == HEDDLE_OK && q->a->links[0] != '\0') {
-        snprintf(q->machine_name, sizeof q->machine_name, "%.300s with links %.200s", q->on.name, q->a->links);
-        q->on.name = q->machine_name;
-    }
-    return st;
-}
-
 /* --links "0.5" or "nvlink=2,ib400=0.25", one after the other. */
 static int scale_links(cli_question *q)
 {
@@ -98,7 +87,7 @@ int cli_fit_machine(cli_question *q, int ranks)
                                q->a->machine, q->on.ranks, ranks);
     }
     heddle_status st = heddle_machine_resize(q->machine, ranks);
-    return cli_report(st == HEDDLE_OK ? see_machine(q) : st);
+    return cli_report(st == HEDDLE_OK ? heddle_machine_get_info(&q->on, q->machine) : st);
 }
 
 static void set_options(cli_question *q, const cli_arguments *a)
@@ -165,7 +154,7 @@ int cli_ask_of(cli_question *q, heddle_model *model, const cli_arguments *a)
     int code = a->schedule != NULL && a->longest == NULL ? refuse_beside_schedule(a) : CLI_OK;
     code = code != CLI_OK ? code : cli_open_machine(&q->machine, q->machine_from, ASK_TEXT_BYTES, a->machine);
     code = code != CLI_OK ? code : scale_links(q);
-    code = code != CLI_OK ? code : cli_report(see_machine(q));
+    code = code != CLI_OK ? code : cli_report(heddle_machine_get_info(&q->on, q->machine));
     set_options(q, a);
     if (a->command->bit == CLI_SWEEP) { /* its ranges are its own matter */
         q->ranks = -1;

@@ -13,7 +13,6 @@ typedef struct cli_question {
     heddle_model *model;
     heddle_machine *machine;
     heddle_machine_info on;
-    char machine_name[ASK_TEXT_BYTES]; /* with --links, which its own name does not have */
     char machine_from[ASK_TEXT_BYTES]; /* why this machine, for footers */
     int is_machine_asked;
     heddle_mesh mesh;

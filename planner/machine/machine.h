@@ -26,7 +26,8 @@ typedef enum hd_exchange {
     HD_EXCHANGES
 } hd_exchange;
 
-enum { HD_RATE_POINTS = 12, HD_RATE_GROUPS = 8, HD_MACHINE_NAME_BYTES = 64, HD_MACHINE_LIMIT_BYTES = 1 << 20 };
+enum { HD_RATE_POINTS = 12, HD_RATE_GROUPS = 8, HD_MACHINE_LIMIT_BYTES = 1 << 20 };
+enum { HD_MACHINE_NAME_BYTES = 64 /* of a file's name */, HD_MACHINE_CALLED_BYTES = 1024 };
 enum { HD_MACHINE_MAX_RANKS = 1 << 20 };
 #define HD_MACHINE_MEMORY_MAX (INT64_C(1) << 50)
 #define HD_MACHINE_RATE_MAX 1e21 /* wider than anything real, as narrow as quotients need it; at least 1 */
@@ -63,7 +64,7 @@ typedef struct hd_level {
 } hd_level;
 
 struct heddle_machine {
-    char name[HD_MACHINE_NAME_BYTES];
+    char name[HD_MACHINE_CALLED_BYTES]; /* behind a file's name, and a space, what scaled.c made of the links */
     char *source;
     int ranks; /* the last ones of the outermost level may be missing */
     int nlevels, nlinks;

@@ -169,7 +169,7 @@ static heddle_status read_all(heddle_machine *m, const hd_node *root)
     m->overlap_slowdown = m->crowding_slowdown = 1;
     HD_TRY(hd_map_refuse(root, others, sizeof others / sizeof others[0]));
     HD_TRY(hd_map_read(value, root, machine_keys, MACHINE_KEYS, "the machine"));
-    HD_TRY(read_name(m->name, sizeof m->name, value[MACHINE_NAME], "machine"));
+    HD_TRY(read_name(m->name, HD_MACHINE_NAME_BYTES, value[MACHINE_NAME], "machine"));
     HD_TRY(read_source(m, value[MACHINE_SOURCE]));
     if (value[MACHINE_CALIBRATED] != NULL) {
         HD_TRY(hd_node_bool(&m->is_calibrated, value[MACHINE_CALIBRATED], "calibrated"));

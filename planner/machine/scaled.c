@@ -49,6 +49,14 @@ static heddle_status add_source(heddle_machine *machine, const char *before, con
     return hd_strdup(&machine->source, text);
 }
 
+static void add_name(heddle_machine *machine, const char *link, double factor)
+{
+    char text[HEDDLE_NAME_BYTES + 64];
+    snprintf(text, sizeof text, "%s%s%s%g", strchr(machine->name, ' ') != NULL ? "," : " with links ",
+             link != NULL ? link : "", link != NULL ? "=" : "", factor);
+    hd_add_text(machine->name, sizeof machine->name, text);
+}
+
 heddle_status heddle_machine_scaled(heddle_machine **out, const heddle_machine *machine, const char *link,
                                     double factor)
 {
@@ -73,6 +81,7 @@ heddle_status heddle_machine_scaled(heddle_machine **out, const heddle_machine *
         st = refuse_class(machine, link);
         goto out;
     }
+    add_name(scaled, link, factor);
     HD_TRY(add_source(scaled, machine->source != NULL ? machine->source : "", link, factor));
     *out = scaled;
     scaled = NULL;

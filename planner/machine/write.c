@@ -83,8 +83,11 @@ static void put_links(FILE *f, const heddle_machine *m)
 
 static void put_machine(FILE *f, const heddle_machine *m)
 {
+    char name[HD_MACHINE_CALLED_BYTES];
+    hd_copy_text(name, sizeof name, m->name);
+    name[strcspn(name, " ")] = '\0'; /* the source says what was made of it */
     fprintf(f, "machine: ");
-    hd_put_quoted(f, m->name);
+    hd_put_quoted(f, name);
     fprintf(f, "\nsource: ");
     hd_put_quoted(f, m->source != NULL ? m->source : "");
     fprintf(f, "\ncalibrated: %s%s\nranks: %d\nmemory_bytes: %lld        # of a rank; 0: not known\noverlap_slowdown: ",

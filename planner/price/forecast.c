@@ -9,7 +9,7 @@
 #include <string.h>
 
 struct heddle_forecast {
-    char machine[HD_MACHINE_NAME_BYTES];
+    char machine[HD_MACHINE_CALLED_BYTES];
     char link_name[HEDDLE_MACHINE_LINKS][HEDDLE_NAME_BYTES];
     hd_link_bytes link[HEDDLE_MACHINE_LINKS];
     heddle_forecast_info info;

@@ -211,6 +211,9 @@ def asked_for(folder):
             for one in asked, written:
                 for key in "machine", "machine_from":
                     one.pop(key, None)
+            if "schedule" in asked:
+                named = asked["schedule"].pop("machine"), written["schedule"].pop("machine")
+                need(f"{command}: the schedule's machine", named == (f"drawn with links {links}", "drawn"), named)
             need(f"{command} {words} with links {links}", asked == written, (asked, written))
 
 

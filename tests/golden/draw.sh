@@ -47,6 +47,11 @@ draws() { # WHAT ARGUMENTS...: it exits with 0 and says nothing
     draws "training" gpt-like --mesh sp=8 --machine 8xa100-nvlink --training -o "$folder/training.html"
     draws "timeline" "$xl" --mesh sp=4 $h100 -o "$folder/xl.json"
 }
+draws "other links" axial-3d --mesh sp=4 --machine 8xh100-nvlink --links nvlink=0.5 -o "$folder/links.svg"
+grep -q "8xh100-nvlink with links nvlink=0.5" "$folder/links.svg" || {
+    echo "FAILED a picture does not say of what links it is"
+    failed=1
+}
 draws "a schedule's file" "$folder/s.json" -o "$folder/file.svg"
 "$HEDDLE" plan hunyuanvideo -n 16 $h100 --json >"$folder/plan.json" || failed=1
 draws "what plan printed" "$folder/plan.json" -o "$folder/printed.svg"

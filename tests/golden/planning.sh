@@ -33,6 +33,8 @@ for links in , ,,0.5 0.5,; do
 done
 says "bytes of the slowest links, which a row does not reach" 0 "82.3 GB   82.3 GB   1.32 TB   26.9 GB    1.42 s        -" \
     compare hunyuanvideo --meshes sp=7,sp=16 --objective slow-bytes $two
+says "a schedule of other links" 0 '"machine": "2x8xh100-nvlink+ib400 with links ib400=0.25,nvlink=2"' \
+    plan axial-3d -n 16 $two --links ib400=0.25,nvlink=2 -o -
 says "a machine that grows, with other links" 0 '"machine": "cpu with links 0.5"' \
     compare stdit3-xl2 --meshes sp=2,sp=64 --links 0.5 --json
 

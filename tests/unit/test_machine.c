@@ -195,7 +195,7 @@ HD_CASE(levels_and_sizes)
 /* Rates of a class, or of all, and nothing else. */
 HD_CASE(links_with_other_rates)
 {
-    heddle_machine *machine = load("2x8xl40-pcie+eth100"), *one = NULL, *all = NULL;
+    heddle_machine *machine = load("2x8xl40-pcie+eth100"), *one = NULL, *all = NULL, *more = NULL;
     HD_OK(heddle_machine_scaled(&one, machine, "eth100", 0.25));
     HD_OK(heddle_machine_scaled(&all, machine, NULL, 3));
     for (int l = 0; l < machine->nlinks; l++) {
@@ -210,7 +210,10 @@ HD_CASE(links_with_other_rates)
     }
     near(hd_machine_work_s(all, HD_WORK_PRODUCT, HEDDLE_BF16, 1e12, 4096),
          hd_machine_work_s(machine, HD_WORK_PRODUCT, HEDDLE_BF16, 1e12, 4096), "work");
-    assert_string_equal(info_of(one).name, info_of(machine).name);
+    assert_string_equal(info_of(one).name, "2x8xl40-pcie+eth100 with links eth100=0.25");
+    HD_OK(heddle_machine_scaled(&more, one, "pcie", 2));
+    assert_string_equal(info_of(more).name, "2x8xl40-pcie+eth100 with links eth100=0.25,pcie=2");
+    heddle_machine_destroy(more);
     assert_non_null(strstr(info_of(one).source, " Links of eth100: 0.25 times these rates."));
     assert_int_equal(info_of(one).ranks_within[1], 8);
     heddle_machine_destroy(one);

@@ -28,8 +28,10 @@ static int same(const heddle_machine *a, const heddle_machine *b)
     return memcmp(&x, &y, sizeof x) == 0 && strcmp(a->source, b->source) == 0;
 }
 
-static void comes_back(const heddle_machine *machine)
+/* named: by which name, that of a file. */
+static void comes_back_as(const heddle_machine *machine, const char *named)
 {
+    heddle_machine as = *machine;
     char path[] = "/tmp/heddle-machine-XXXXXX";
     const int fd = mkstemp(path);
     heddle_machine *back = NULL;
@@ -39,8 +41,25 @@ static void comes_back(const heddle_machine *machine)
     const heddle_status st = heddle_machine_load(&back, path);
     unlink(path);
     HD_OK(st);
-    assert_true(same(machine, back));
+    memset(as.name, 0, sizeof as.name);
+    snprintf(as.name, sizeof as.name, "%s", named);
+    assert_true(same(&as, back));
     heddle_machine_destroy(back);
+}
+
+static void comes_back(const heddle_machine *machine)
+{
+    comes_back_as(machine, machine->name);
+}
+
+HD_CASE(other_links_come_back_by_the_machines_own_name)
+{
+    heddle_machine *machine = NULL, *scaled = NULL;
+    HD_OK(heddle_machine_load(&machine, "8xl40-pcie"));
+    HD_OK(heddle_machine_scaled(&scaled, machine, NULL, 0.5));
+    comes_back_as(scaled, "8xl40-pcie");
+    heddle_machine_destroy(machine);
+    heddle_machine_destroy(scaled);
 }
 
 HD_CASE(presets_come_back_bit_for_bit)
