@@ -58,6 +58,11 @@ heddle_status heddle_block_share_workspace(heddle_block *block, heddle_block *wi
         block->back->space->owners++;
         HD_TRY(hd_sharded_enter(block));
     }
+    if (block->scratch != with->scratch && block->seats == with->seats) {
+        hd_block_leave_scratch(block->scratch);
+        block->scratch = with->scratch;
+        block->scratch->owners++;
+    }
 out:
     return st;
 }

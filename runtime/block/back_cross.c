@@ -114,7 +114,7 @@ static heddle_status head_job(heddle_block *block, const hd_block_view *view, in
     int64_t c = block->channels, d = block->head_channels, tokens = block->options.text_tokens;
     int64_t sample = job / block->options.heads, h = job % block->options.heads;
     int64_t length = hd_cross_length(block, view, sample);
-    head_rows x = divide(block->seat[seat].part[HD_MIXER_PART], tokens, d);
+    head_rows x = divide(block->scratch->seat[seat].part[HD_MIXER_PART], tokens, d);
     const char *kv = kept->text + (size_t)(sample * tokens * 2 * c + h * d) * hd_block_elem_bytes(block);
     float *d_kv = (float *)hd_back_work(block, HD_WORK_D_TEXT) + sample * tokens * 2 * c + h * d;
     const float *top = (float *)(void *)kept->mixer + job * 2 * view->sample_rows, *log_sum = top + view->sample_rows;
@@ -143,7 +143,7 @@ static heddle_status in_piece(heddle_block *block, const hd_block_view *view, in
     heddle_dtype dtype = block->options.shape.dtype;
     int64_t c = block->channels;
     size_t offset = (size_t)piece->first * row_bytes(block);
-    float *change = block->seat[seat].part[HD_SEAT_OUT];
+    float *change = block->scratch->seat[seat].part[HD_SEAT_OUT];
     (void)sums;
     hd_back_operand(block, hd_back_rows(block, HD_WORK_X, at * c), hd_walk_of(view)->kept->x + offset, dtype,
                     piece->rows * c);
@@ -162,7 +162,7 @@ static heddle_status text_piece(heddle_block *block, const hd_block_view *view, 
     heddle_status st = HEDDLE_OK;
     const heddle_conditioning_gradient *wanted = hd_walk_of(view)->wanted;
     int64_t c = block->channels;
-    float *change = block->seat[seat].part[HD_SEAT_OUT];
+    float *change = block->scratch->seat[seat].part[HD_SEAT_OUT];
     (void)at;
     (void)sums;
     if (wanted != NULL && wanted->text != NULL) {

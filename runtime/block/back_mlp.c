@@ -9,7 +9,7 @@ enum { PART_HIDDEN = 1, PART_D_HIDDEN = 2, PART_LINE = 3 };
 static heddle_status again(heddle_block *block, const hd_block_view *view, int seat_index, const hd_row_piece *piece)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_block_seat *seat = &block->seat[seat_index];
+    const hd_block_seat *seat = &block->scratch->seat[seat_index];
     heddle_dtype dtype = block->options.shape.dtype;
     int64_t c = block->channels, hidden = block->options.mlp_channels;
     const char *x = hd_walk_of(view)->kept->x + (size_t)(piece->first * c) * hd_block_elem_bytes(block);
@@ -36,7 +36,7 @@ static heddle_status through_fc2(heddle_block *block, int seat_index, const void
 {
     heddle_status st = HEDDLE_OK;
     const hd_block_back *back = block->back;
-    const hd_block_seat *seat = &block->seat[seat_index];
+    const hd_block_seat *seat = &block->scratch->seat[seat_index];
     int64_t hidden = block->options.mlp_channels;
     if (back->dtype == HEDDLE_F32) {
         float *d_hidden = (float *)hd_back_work(block, HD_WORK_D_WIDE) + at * hidden;
@@ -69,7 +69,7 @@ static heddle_status back_piece(heddle_block *block, const hd_block_view *view, 
 {
     heddle_status st = HEDDLE_OK;
     const hd_kept *kept = hd_walk_of(view)->kept;
-    const hd_block_seat *seat = &block->seat[seat_index];
+    const hd_block_seat *seat = &block->scratch->seat[seat_index];
     int64_t c = block->channels, hidden = block->options.mlp_channels;
     const void *before = seat->part[PART_HIDDEN];
     if (kept->again) {

@@ -27,7 +27,7 @@ const void *hd_back_gather_gated(heddle_block *block, const hd_block_view *view,
 {
     const hd_block_back *back = block->back;
     int64_t c = block->channels;
-    void *scaled = block->seat[seat].part[HD_SEAT_SCALED];
+    void *scaled = block->scratch->seat[seat].part[HD_SEAT_SCALED];
     hd_view_gather(block, view, dst, back->dtype, piece);
     if (!block->options.modulate) {
         return dst;
@@ -37,7 +37,7 @@ const void *hd_back_gather_gated(heddle_block *block, const hd_block_view *view,
         block->kernels->scale_rows(scaled, dst, piece->rows, c, factor);
         return scaled;
     }
-    float *wide = block->seat[seat].part[HD_SEAT_OUT];
+    float *wide = block->scratch->seat[seat].part[HD_SEAT_OUT];
     for (int64_t r = 0; r < piece->rows; r++) { /* row by row: in the nearest cache */
         block->kernels->convert(wide + c, HEDDLE_F32, (const uint16_t *)dst + r * c, back->dtype, c);
         block->kernels->scale_rows(wide, wide + c, 1, c, factor);
@@ -52,7 +52,7 @@ void hd_back_norm_again(heddle_block *block, const hd_block_view *view, int seat
     heddle_dtype dtype = block->options.shape.dtype;
     int64_t c = block->channels;
     const char *x = hd_walk_of(view)->kept->x + (size_t)(piece->first * c) * hd_block_elem_bytes(block);
-    void *normed = dtype == block->back->dtype ? dst : block->seat[seat].part[HD_SEAT_SCALED];
+    void *normed = dtype == block->back->dtype ? dst : block->scratch->seat[seat].part[HD_SEAT_SCALED];
     block->kernels->norm_modulate(normed, x, dtype, piece->rows, c,
                                   hd_block_condition(block, view, piece->sample, base + HD_SHIFT),
                                   hd_block_condition(block, view, piece->sample, base + HD_SCALE));

@@ -214,7 +214,7 @@ static heddle_status panel_job(heddle_block *block, const hd_block_view *view, i
     p.n = smaller(HD_PANEL_ROWS, w->n - p.first);
     p.dw = block->back->gradient[w->param] + p.first * w->k;
     p.db = block->back->gradient[w->param + 1] + p.first;
-    p.columns = block->seat[seat].part[HD_SEAT_PANEL];
+    p.columns = block->scratch->seat[seat].part[HD_SEAT_PANEL];
     p.wide = p.columns + HD_PANEL_ROWS;
     p.product = p.wide + WIDE_ROWS * HD_PANEL_ROWS;
     for (int64_t u = walk->first_unit; u < walk->first_unit + walk->units; u++) {

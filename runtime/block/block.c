@@ -233,7 +233,11 @@ heddle_status heddle_block_create(heddle_block **out, const heddle_block_options
     }
     HD_TRY(hd_kernels_cpu(&block->kernels));
     block->seats = options->threads > 0 ? options->threads : 1;
-    HD_TRY(hd_alloc((void **)&block->seat, (size_t)block->seats, sizeof *block->seat, "a block's threads"));
+    HD_TRY(hd_alloc((void **)&block->scratch, 1,
+                    sizeof *block->scratch + (size_t)block->seats * sizeof block->scratch->seat[0],
+                    "a block's threads"));
+    block->scratch->owners = 1;
+    block->scratch->seats = block->seats;
     HD_TRY(make_layers(block));
     block->mixer = options->kind == HEDDLE_STAGE_ATTENTION ? &hd_mixer_softmax
                    : options->kind == HEDDLE_STAGE_LINEAR  ? &hd_mixer_linear
@@ -264,14 +268,10 @@ void heddle_block_destroy(heddle_block *block)
     for (int i = 0; i < HD_BLOCK_LAYERS; i++) {
         hd_gemm_destroy(block->layer[i]);
     }
-    for (int i = 0; block->seat != NULL && i < block->seats; i++) {
-        for (int part = 0; part < HD_SEAT_PARTS; part++) {
-            hd_free(block->seat[i].part[part]);
-        }
-    }
+    hd_block_leave_scratch(block->scratch);
     hd_on_free(block->on);
     hd_sharded_destroy(block->sharded);
-    HD_FREE_ALL(block->seat, block->cos_sin, block->decay, block);
+    HD_FREE_ALL(block->cos_sin, block->decay, block);
 }
 
 int heddle_block_nparams(const heddle_block *block)
@@ -370,10 +370,5 @@ int64_t heddle_block_workspace_bytes(const heddle_block *block)
     for (int i = 0; i < block->nlayers && block->on == NULL; i++) {
         bytes += hd_gemm_bytes(block->layer[i]);
     }
-    for (int i = 0; i < block->seats; i++) {
-        for (int part = 0; part < HD_SEAT_PARTS; part++) {
-            bytes += (int64_t)block->seat[i].part_bytes[part];
-        }
-    }
-    return bytes;
+    return bytes + hd_block_scratch_bytes(block->scratch);
 }

@@ -28,6 +28,12 @@ typedef struct hd_block_seat {
     size_t part_bytes[HD_SEAT_PARTS];
 } hd_block_seat;
 
+/* Of all threads, from the beginning of a call to its end: blocks of one workspace have one. */
+typedef struct hd_block_scratch {
+    int owners, seats;
+    hd_block_seat seat[];
+} hd_block_scratch;
+
 typedef struct hd_block_back hd_block_back;
 typedef struct hd_block_mixer hd_block_mixer;
 typedef struct hd_block_sharded hd_block_sharded;
@@ -45,7 +51,7 @@ struct heddle_block {
     float *cos_sin; /* [extent of mixed_dim][d/2][2]; NULL without rope */
     double *decay;  /* LINEAR: [heads] */
     int seats;
-    hd_block_seat *seat;
+    hd_block_scratch *scratch;
     uint64_t commits;
     const hd_block_mixer *mixer; /* ATTENTION, LINEAR: what lies between the linear layers */
     void *mixer_self;            /* the mixer's own, freed by mixer->destroy */
@@ -105,6 +111,8 @@ typedef heddle_status (*hd_block_job)(heddle_block *block, const hd_block_view *
 heddle_status hd_block_run_jobs(heddle_block *block, const hd_block_view *view, hd_block_job fn, int64_t jobs);
 /* Head h of a fibre of `t` fused rows [3][c]; its result goes into rows [c]. */
 hd_attention_head hd_fibre_head(const heddle_block *block, const void *qkv, void *out, int64_t t, int64_t h);
+void hd_block_leave_scratch(hd_block_scratch *scratch); /* NULL is legal */
+int64_t hd_block_scratch_bytes(const hd_block_scratch *scratch);
 /* Makes part `index` of every seat at least `bytes` large. */
 heddle_status hd_block_reserve(heddle_block *block, int index, size_t bytes);
 

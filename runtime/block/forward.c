@@ -19,12 +19,32 @@ const float *hd_block_condition(const heddle_block *block, const hd_block_view *
     return view->conditioning->vector + ((view->first_sample + sample) * CONDITION_ROWS + which) * block->channels;
 }
 
+void hd_block_leave_scratch(hd_block_scratch *scratch)
+{
+    if (scratch == NULL || --scratch->owners > 0) {
+        return;
+    }
+    for (int i = 0; i < scratch->seats * HD_SEAT_PARTS; i++) {
+        hd_free(scratch->seat[i / HD_SEAT_PARTS].part[i % HD_SEAT_PARTS]);
+    }
+    hd_free(scratch);
+}
+
+int64_t hd_block_scratch_bytes(const hd_block_scratch *scratch)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < scratch->seats * HD_SEAT_PARTS; i++) {
+        bytes += (int64_t)scratch->seat[i / HD_SEAT_PARTS].part_bytes[i % HD_SEAT_PARTS];
+    }
+    return bytes;
+}
+
 /* Every seat (thread) has its own part, so that jobs share nothing but what they read. */
 heddle_status hd_block_reserve(heddle_block *block, int index, size_t bytes)
 {
     heddle_status st = HEDDLE_OK;
     for (int i = 0; i < block->seats; i++) {
-        hd_block_seat *seat = &block->seat[i];
+        hd_block_seat *seat = &block->scratch->seat[i];
         HD_TRY(hd_reserve(&seat->part[index], &seat->part_bytes[index], ALIGNMENT, bytes, "a block's workspace"));
     }
 out:

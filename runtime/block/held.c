@@ -16,9 +16,6 @@ void hd_block_measure(hd_block_held *sum, const heddle_block *block)
         sum->products += hd_gemm_bytes(block->layer[i]);
         sum->products += block->back != NULL ? hd_gemm_bytes(block->back->layer[i]) : 0;
     }
-    for (int i = 0; i < block->seats * HD_SEAT_PARTS; i++) {
-        sum->threads += (int64_t)block->seat[i / HD_SEAT_PARTS].part_bytes[i % HD_SEAT_PARTS];
-    }
 }
 
 /* Those of the stretches that are walked together grow with threads, not with the box. */
@@ -31,6 +28,7 @@ static int is_of_box(int work)
 void hd_block_measure_shared(hd_block_held *sum, const heddle_block *block)
 {
     const hd_back_space *space = block->back != NULL ? block->back->space : NULL;
+    sum->threads += hd_block_scratch_bytes(block->scratch);
     for (int i = 0; space != NULL && i < HD_WORKS; i++) {
         *(is_of_box(i) ? &sum->arrays : &sum->threads) += (int64_t)space->work_bytes[i];
     }

@@ -51,7 +51,7 @@ static heddle_status forward_job(heddle_block *block, const hd_block_view *view,
         hd_attention_head head = hd_fibre_head(block, qkv, out, view->t, h);
         head.top = top_of(call, job.fibre, h);
         head.log_sum = head.top + view->t;
-        block->kernels->attention(&head, block->seat[seat_index].part[HD_MIXER_PART]);
+        block->kernels->attention(&head, block->scratch->seat[seat_index].part[HD_MIXER_PART]);
     }
     return HEDDLE_OK;
 }
@@ -134,7 +134,7 @@ static heddle_status backward_job(heddle_block *block, const hd_block_view *view
     heddle_dtype dtype = block->options.shape.dtype;
     int64_t c = block->channels, d = block->head_channels, t = view->t;
     size_t elem = hd_block_elem_bytes(block);
-    head_rows x = divide(block->seat[seat_index].part[HD_MIXER_PART], t, d);
+    head_rows x = divide(block->scratch->seat[seat_index].part[HD_MIXER_PART], t, d);
     hd_attn_block piece = {x.q, x.k, x.v, t, t, d, t, (double)(1.0f / sqrtf((float)d))};
     for (int64_t h = job.first_head; h < job.end_head; h++) {
         const char *qkv = (const char *)call->qkv + (size_t)(job.fibre * t * 3 * c + h * d) * elem;

@@ -64,7 +64,7 @@ static void normalise(heddle_block *block, const hd_block_view *view, int seat_i
                       int64_t rows)
 {
     size_t row_bytes = (size_t)block->channels * hd_block_elem_bytes(block);
-    char *normed = block->seat[seat_index].part[PART_NORMED];
+    char *normed = block->scratch->seat[seat_index].part[PART_NORMED];
     int64_t count;
     for (int64_t r = 0; r < rows; r += count) {
         int64_t row = row_in_box(view, group, r);
@@ -119,7 +119,7 @@ hd_attention_head hd_fibre_head(const heddle_block *block, const void *qkv, void
 /* Every fibre and head of the group; the result lies where the normalised rows were. */
 static void mix(heddle_block *block, const hd_block_view *view, int seat_index, const fibre_group *group)
 {
-    const hd_block_seat *seat = &block->seat[seat_index];
+    const hd_block_seat *seat = &block->scratch->seat[seat_index];
     int64_t c = block->channels;
     size_t elem = hd_block_elem_bytes(block), qkv_elem = heddle_dtype_bytes(hd_mixer_dtype(block));
     int linear = block->options.kind == HEDDLE_STAGE_LINEAR;
@@ -141,7 +141,7 @@ static heddle_status project(heddle_block *block, const hd_block_view *view, int
                              int64_t rows)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_block_seat *seat = &block->seat[seat_index];
+    const hd_block_seat *seat = &block->scratch->seat[seat_index];
     int64_t c = block->channels;
     size_t row_bytes = (size_t)c * hd_block_elem_bytes(block);
     for (int64_t first = 0; first < rows; first += HD_CHUNK_ROWS) {
@@ -164,7 +164,7 @@ out:
 static heddle_status group_job(heddle_block *block, const hd_block_view *view, int seat_index, int64_t job)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_block_seat *seat = &block->seat[seat_index];
+    const hd_block_seat *seat = &block->scratch->seat[seat_index];
     fibre_group group = group_of(view, job);
     int64_t rows = group.no * view->t * group.ni;
     normalise(block, view, seat_index, &group, rows);

@@ -37,8 +37,8 @@ static heddle_status text_job(heddle_block *block, const hd_block_view *view, in
         int64_t rows = smaller(HD_CHUNK_ROWS, length - r);
         const void *src = text + r * c;
         if (dtype != HEDDLE_F32) {
-            block->kernels->convert(block->seat[seat_index].part[PART_Q], dtype, src, HEDDLE_F32, rows * c);
-            src = block->seat[seat_index].part[PART_Q];
+            block->kernels->convert(block->scratch->seat[seat_index].part[PART_Q], dtype, src, HEDDLE_F32, rows * c);
+            src = block->scratch->seat[seat_index].part[PART_Q];
         }
         HD_TRY(hd_gemm_run(block->layer[HD_LAYER_KV], seat_index, kv + (size_t)(r * 2 * c) * hd_block_elem_bytes(block),
                            src, rows));
@@ -68,7 +68,7 @@ static rows_at rows_of(const heddle_block *block, const hd_block_view *view, con
 static heddle_status chunk(heddle_block *block, const hd_block_view *view, int seat_index, int64_t job)
 {
     heddle_status st = HEDDLE_OK;
-    const hd_block_seat *seat = &block->seat[seat_index];
+    const hd_block_seat *seat = &block->scratch->seat[seat_index];
     heddle_dtype dtype = block->options.shape.dtype;
     int64_t c = block->channels;
     int64_t d = block->head_channels;

@@ -230,7 +230,7 @@ static heddle_status forward_job(heddle_block *block, const hd_block_view *view,
     const hd_mixer_call *call = view->call;
     size_t elem = hd_block_elem_bytes(block);
     int64_t row = fibre * view->t, c = block->channels;
-    hd_linear_fibre(block, block->seat[seat].part[HD_MIXER_PART], (const float *)call->qkv + row * 3 * c,
+    hd_linear_fibre(block, block->scratch->seat[seat].part[HD_MIXER_PART], (const float *)call->qkv + row * 3 * c,
                     (char *)call->o + (size_t)(row * c) * elem, (float *)call->kept + row * block->options.heads,
                     view->t);
     return HEDDLE_OK;
@@ -246,7 +246,7 @@ static heddle_status backward_job(heddle_block *block, const hd_block_view *view
                         .inverse = (const float *)call->kept + row * block->options.heads,
                         .d_o = call->d_o + row * c,
                         .d_qkv = call->d_qkv + row * 3 * c};
-    hd_linear_fibre_back(block, block->seat[seat].part[HD_MIXER_PART], &x, view->t);
+    hd_linear_fibre_back(block, block->scratch->seat[seat].part[HD_MIXER_PART], &x, view->t);
     return HEDDLE_OK;
 }
 

@@ -56,7 +56,7 @@ static heddle_status rows_in(heddle_block *block, const hd_block_view *view, int
 {
     heddle_status st = HEDDLE_OK;
     const hd_kept *kept = view->call;
-    const hd_block_seat *seat = &block->seat[seat_index];
+    const hd_block_seat *seat = &block->scratch->seat[seat_index];
     hd_row_piece piece = hd_view_piece(view, job);
     char *x = kept->x != NULL ? kept->x + (size_t)piece.first * row_bytes(block) : seat->part[HD_SEAT_SCALED];
     if (!kept->again) {
@@ -80,9 +80,9 @@ static heddle_status rows_out(heddle_block *block, const hd_block_view *view, in
     heddle_dtype dtype = block->options.shape.dtype;
     int64_t c = block->channels, count, stride;
     hd_row_piece piece = hd_view_piece(view, job);
-    const float *change = block->seat[seat_index].part[PART_OUT];
+    const float *change = block->scratch->seat[seat_index].part[PART_OUT];
     const float *gate = hd_block_condition(block, view, piece.sample, HD_GATE);
-    HD_TRY(hd_gemm_run(block->layer[HD_LAYER_PROJ], seat_index, block->seat[seat_index].part[PART_OUT],
+    HD_TRY(hd_gemm_run(block->layer[HD_LAYER_PROJ], seat_index, block->scratch->seat[seat_index].part[PART_OUT],
                        kept->o + (size_t)piece.first * row_bytes(block), piece.rows));
     for (int64_t r = 0; r < piece.rows; r += count) {
         char *x = view->x + (size_t)hd_view_row(view, piece.first + r) * row_bytes(block);
@@ -198,7 +198,7 @@ static heddle_status in_piece(heddle_block *block, const hd_block_view *view, in
     int64_t c = block->channels, d = block->head_channels;
     heddle_dtype dtype = hd_mixer_dtype(block);
     float *d_qkv = (float *)hd_back_work(block, HD_WORK_D_WIDE) + piece->first * 3 * c;
-    float *dy = block->seat[seat_index].part[HD_SEAT_OUT];
+    float *dy = block->scratch->seat[seat_index].part[HD_SEAT_OUT];
     for (int64_t r = 0; r < piece->rows && (block->options.qk_norm || block->cos_sin != NULL); r++) {
         int64_t t = view->t_lo + (piece->first + r) % view->t;
         const char *raw = kept->wide + (size_t)(piece->first + r) * qkv_bytes(block);

@@ -15,7 +15,7 @@ static heddle_status chunk(heddle_block *block, const hd_block_view *view, int s
 {
     heddle_status st = HEDDLE_OK;
     const hd_kernels *kernels = block->kernels;
-    const hd_block_seat *seat = &block->seat[seat_index];
+    const hd_block_seat *seat = &block->scratch->seat[seat_index];
     heddle_dtype dtype = block->options.shape.dtype;
     int64_t c = block->channels;
     size_t elem = hd_block_elem_bytes(block);

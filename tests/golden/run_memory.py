@@ -141,7 +141,7 @@ def layers():
     for of, repeat in ((one, "1"), (many, "5")):
         schedule = planned(path, "sp=2", "ring", "--backward", "--layers", repeat)
         of.update(memory_of(path, schedule, "--transport", "threads", "--layers", repeat, "--backward")["memory"])
-    for kind in ("methods", "blocks", "switches"):
+    for kind in ("methods", "blocks", "switches", "threads"):
         check(one[kind]["held_bytes"] == many[kind]["held_bytes"] > 0, f"{kind}: {one[kind]}, of 5 layers {many[kind]}")
 
 

@@ -87,8 +87,8 @@ HEDDLE_API void heddle_block_zero_gradients(heddle_block *block, heddle_stream s
 /* Blocks hold workspace for the rows of a box in backward (and in the forward of a sharded dim): docs/blocks.md says
  * how much. From now on `block` works in the one of `with` and of all blocks that share it already, which must be used
  * by one thread at a time together; its own is freed. It grows to what the largest needs, lives until the last of them
- * is destroyed, in any order, and is counted in heddle_block_workspace_bytes of each. Tapes are not shared. Not
- * collective. HEDDLE_ERR_ARG: NULL. HEDDLE_ERR_NOMEM. */
+ * is destroyed, in any order, and is counted in heddle_block_workspace_bytes of each. Blocks of as many threads share
+ * what those work in, too. Tapes are not shared. Not collective. HEDDLE_ERR_ARG: NULL. HEDDLE_ERR_NOMEM. */
 HEDDLE_CHECKED heddle_status heddle_block_share_workspace(heddle_block *block, heddle_block *with);
 
 /* Backward of heddle_dense_forward: dx[rows, k] = dout W (written; NULL: not wanted, then weight may be NULL),
