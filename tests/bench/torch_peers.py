@@ -9,6 +9,7 @@
     out=      both in torch's memory, the result's used again
     fresh     both in torch's memory, a new tensor for the result every time
     autograd  as "result", with the graph of a gradient
+    graph     an empty torch.autograd.Function: what that graph alone costs
     compat    heddle.torch.compat.all_to_all, by the numbers of two dims
     gloo      split, contiguous, an exchange by gloo's sends, cat: by hand; a fresh result every time
     kept      the same with buffers that are used again
@@ -22,8 +23,8 @@
 
 Microseconds, minimum (median), of the slowest rank, ways in a new order in every iteration; then ratios of minima:
 gloo to pooled and to result; single to compat, of minima (medians); the best of single, dtensor, cp to result; pooled
-to raw; fresh to what cannot be less, touch and raw together; roofline to raw and to pooled; and gloo to roofline,
-which no way that moves every byte once can pass.
+to raw; autograd to result, and to result and graph together; fresh to what cannot be less, touch and raw together;
+roofline to raw and to pooled; and gloo to roofline, which no way that moves every byte once can pass.
 Every way's result is compared first.
 """
 import argparse
@@ -66,6 +67,19 @@ def roofline_us(line: heddle.Line, comm: heddle.Comm) -> tuple:
     comm._state.call(heddle._library.lib["heddle_bench_reshard"], ctypes.byref(result),
                      ctypes.c_void_p(comm._state.handle), ctypes.byref(line._c), None)
     return 1000 * result.roofline_min_ms, 1000 * result.roofline_median_ms
+
+
+class Graph(torch.autograd.Function):
+    """A node of a graph, and no work."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, kept: tuple) -> torch.Tensor:
+        ctx.kept = kept
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple:
+        return gradient, None
 
 
 class ByHand:
@@ -141,7 +155,8 @@ def ways_of(plan: heddle.Reshard, t: int, s: int, c: int, comm: heddle.Comm) -> 
     for name, call in ways.items():
         if not torch.equal(call().detach(), ways["gloo"]()):
             sys.exit(f"rank {comm.rank}: {name} has another result than gloo, {t}x{s}x{c}")
-    return {**ways, "touch": lambda: torch.empty(plan.dst_shape).fill_(1.0)}
+    return {**ways, "graph": lambda: Graph.apply(wanting, ()),
+            "touch": lambda: torch.empty(plan.dst_shape).fill_(1.0)}
 
 
 def timed(ways: dict, comm: heddle.Comm, iterations: int) -> dict:
@@ -184,6 +199,8 @@ def main() -> None:
                           f"single/compat {least['single'] / least['compat']:.1f} "
                           f"({middle['single'] / middle['compat']:.1f}) others/result {others / least['result']:.1f} "
                           f"pooled/raw {least['pooled'] / least['raw']:.2f} "
+                          f"autograd/result {least['autograd'] / least['result']:.2f} "
+                          f"autograd/(result+graph) {least['autograd'] / (least['result'] + least['graph']):.2f} "
                           f"fresh/(touch+raw) {least['fresh'] / (least['touch'] + least['raw']):.2f} "
                           f"roofline/raw {least['roofline'] / least['raw']:.2f} "
                           f"roofline/pooled {least['roofline'] / least['pooled']:.2f} "

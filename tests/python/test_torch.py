@@ -356,6 +356,28 @@ print("ok")
 """, 2)
 
 
+def test_a_small_switch_is_few_calls(tmp_path):
+    """Each of them is felt in 2 KB, with a gradient's graph and without: 9 and 10 of Python's, torch's included."""
+    fork(tmp_path, COMMON + """
+import sys
+
+def calls(x):
+    seen = []
+    ht.switch(x, plan)
+    sys.setprofile(lambda frame, event, _: seen.append(frame.f_code.co_name) if event == "call" else None)
+    ht.switch(x, plan)
+    sys.setprofile(None)
+    return [name for name in seen if name != "_asked"]  # while it waits
+
+with heddle.Comm.open() as comm:
+    plan = comm.reshard(f"f32[t=4 s=8 c=32] on [sp={comm.size}]: t@sp -> s@sp")
+    x = torch.randn(plan.src_shape)
+    plain, graph = calls(x), calls(x.requires_grad_())
+    assert "execute_pooled" in plain and len(plain) <= 10 and len(graph) <= 11, (plain, graph)
+print("ok")
+""", 2)
+
+
 def test_whoever_looks_at_operators_sees_a_switch(tmp_path):
     """Eagerly it goes by no operator; a mode, a transform, tangents and the profiler get one."""
     fork(tmp_path, COMMON + """
