@@ -64,6 +64,13 @@ with heddle.Comm.open() as comm:
     assert torch.equal(y, ht.switch(z.detach().resolve_conj(), plan).permute(2, 0, 3, 1))
     y.abs().square().sum().backward()
     assert torch.allclose(z.grad, 2 * z.detach())
+    given, wants = torch.complex(mine, mine), f"wanted a dense torch.complex64{plan.dst_shape} on cpu"
+    there = torch.empty(plan.dst_shape, dtype=torch.complex64)
+    for other in (there[:1], there.to(torch.complex128)):
+        refused(heddle.ArgumentError, f"{plan.line.text}: out is {other.dtype}{tuple(other.shape)} with strides "
+                f"{other.stride()} on cpu, {wants}", ht.switch, given, plan, out=other)
+    refused(heddle.ArgumentError, f"{plan.line.text}: x has the shape {tuple(given[:1].shape)}, rank {rank} wants "
+            f"{plan.src_shape}", ht.switch, given[:1], plan)
     sums = comm.reshard(f"f32[t=7 s=5] on [sp={n}]: sum@sp -> *")
     assert torch.equal(ht.switch(torch.full((7, 5), 1 + 2j), sums), torch.full((7, 5), n + 2j * n))
     for dtype in (torch.int16, torch.uint64, torch.float8_e8m0fnu):

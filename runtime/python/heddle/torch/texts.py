@@ -73,3 +73,9 @@ def paired(line: str) -> str:
     head, rest = line.split("]", 1)
     sides = [f"{side},re_im" if " as " in side else side for side in rest.split(" -> ")]
     return f"{head} re_im=2]{' -> '.join(sides)}"
+
+
+def unpaired(line: str) -> str:
+    """The one that `paired` was called with; of others, themselves."""
+    head, found, rest = line.partition(" re_im=2]")
+    return f"{head}]{rest.replace(',re_im', '')}" if found else line
