@@ -5,7 +5,9 @@ from test_torch_explore_models import WIDTH, Attention, Mlp
 from test_torch_explore_once import Block, moved
 
 import heddle.torch as ht
-from heddle.torch import Attend, Gather, Switch
+from heddle.torch import Attend, Gather, Split, Sums, Switch
+from heddle.torch.exploring.flow import Call, Flow
+from heddle.torch.planning.draft import merged
 
 torch.set_num_threads(1)
 
@@ -86,9 +88,30 @@ def test_a_method_that_is_asked_for_is_taken():
     plan = found.plan(model, "[sp=3]", method="ulysses")
     assert [step.method for _, step in plan.apart() if isinstance(step, Attend)] == ["ulysses"] * 2, str(plan)
     assert "Switch" not in str(plan) and plan.proof.bytes_total > fewest(3), str(plan)
+    assert "as was asked for" not in plan.why, str(plan)
+
+
+def test_a_method_that_nothing_has_is_told():
+    """Its attention is in plain products, which are switched or whole."""
+    model, _, found = explored(Block)
+    assert "no attention is by ulysses, as was asked for" in found.plan(model, "[sp=3]", method="ulysses").why
+    assert "asked for" not in found.plan(model, "[sp=3]").why
 
 
 def test_switches_beside_a_machine():
     model, _, found = explored(Both)
     plan = found.plan(model, "[sp=3]", machine="8xh100-nvlink")
     assert plan.proof.bytes_total == fewest(3), str(plan)
+
+
+def test_steps_of_one_tensor_are_one_and_keep_their_order():
+    """Also beside steps of others and of none, and not where a step of one of them stands between."""
+    calls = [Call("attend", [], one=[["query", "key", "value"]]), Call("attend", [], one=[["key", "value"]])]
+    query, key, value = (Switch(name, "b t c", "t", "b") for name in ("query", "key", "value"))
+    both, sums, cut = Switch(("key", "value"), "b t c", "t", "b"), Sums("t"), Split("value", "b t c", "t")
+    assert merged([("attend", step) for step in (query, sums, key, value)], Flow(calls)) == [
+        ("attend", (query, sums, both))]
+    assert merged([("attend", query), ("attend", cut), ("last", cut), ("attend", key), ("attend", value),
+                   ("last", cut)], Flow(calls)) == [("attend", (query, cut, both)), ("last", cut)]
+    assert merged([("attend", step) for step in (key, cut, value)], Flow(calls)) == [("attend", (key, cut, value))]
+    assert merged([("uncalled", step) for step in (key, value)], Flow(calls)) == [("uncalled", (key, value))]

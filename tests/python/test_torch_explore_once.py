@@ -208,7 +208,8 @@ with heddle.Comm.open(deadline_s=20) as comm:
     where = None
     assert torch.equal(model(x), x)
     for where in (0, 1):
-        refused(heddle.MismatchError, f"'key' is None on rank {where} and not on rank {1 - where}", model, x)
+        refused(heddle.MismatchError, f"'inner' (Optional): Switch('key', 'b f s _', 'f', 's'): 'key' is None on rank "
+                f"{where} and not on rank {1 - where}", model, x)
 print("ok", flush=True)
 """, 2)
 

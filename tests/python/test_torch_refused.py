@@ -47,7 +47,7 @@ for words, call in [
         ("'(b c': wanted names of dims", made({"first": Sizes("input", "(b c")})),
         ("'((b c) d)': wanted names", made({"first": Sizes("input", "((b c) d)")})),
         ("from 'b' to 'b', wanted two dims", made({"first": Switch("input", "b c", "b", "b")})),
-        ("'first' (Linear): Split(what='input', dims='b c', over='q', optional=False): 'b c' has no dim 'q'",
+        ("'first' (Linear): Split('input', 'b c', 'q'): 'b c' has no dim 'q'",
          made({"first": Split("input", "b c", "q")})),
         ("over is 3, wanted the name", made({"first": Count("input", 3)})),
         ("over is 'S', wanted the name", made({"first": Extent("input", "S")})),
@@ -102,7 +102,7 @@ torch.save(model.space[0], io.BytesIO())
 
 model.space[1] = model.space[0]  # one layer by two names
 handle = ht.parallelize(model, PLACES, comm)
-refused(heddle.ArgumentError, "'space.0' (Mix): Split(what='x'", model, x, scale)  # it is whole the first time only
+refused(heddle.ArgumentError, "'space.0' (Mix): Split('x'", model, x, scale)  # it is whole the first time only
 handle.remove()
 twice, rows = torch.nn.Sequential(model.time[0], model.time[0]), torch.randn(2, 5, 12)
 wanted = twice(rows)
@@ -138,7 +138,7 @@ def at(*steps):
     return {"": [Sizes("x", "b t _ _"), *steps]}
 
 for words, call in [
-        ("'first' (Linear): Sizes(what='output.0', dims='b c'): 'output.0' wants place 0 of a tuple, there is a Tensor",
+        ("'first' (Linear): Sizes('output.0', 'b c'): 'output.0' wants place 0 of a tuple, there is a Tensor",
          lambda: ran({"first": Sizes("output.0", "b c")})),
         ("wants place 7 of a tuple, there is a tuple of 1", lambda: ran(at(Sizes("output.7", "b c")), x, scale, False)),
         ("wants 'z' of a dict, which has 'y'", lambda: ran(at(Sizes("output.z", "b t s c")))),
@@ -152,10 +152,10 @@ for words, call in [
         ("'x' is a ndarray, wanted a tensor", lambda: ran({}, x.numpy(), scale)),
         ("'x' is of torch.sparse_coo, wanted a dense", lambda: ran({}, x.to_sparse(), scale)),
         ("extent of 'q' is not known yet: a Split or Sizes", lambda: ran({"space.*": Attend("q")})),
-        ("'space.0' (Mix): Switch(what='x'", lambda: ran({"space.0": Switch("x", "(b t) s c", "s", "t")})),
+        ("'space.0' (Mix): Switch('x', '(b t) s c'", lambda: ran({"space.0": Switch("x", "(b t) s c", "s", "t")})),
         ("s is cut here, ", lambda: ran({"space.1": Split("x", "(b t) s c", "s")})),
         ("s is whole here, and wanted cut", lambda: ran({"last": [Gather("input", "(b t) s c", "s")] * 2})),
-        ("'': Attend(over='s', method='ulysses', saved_forwards=1, alike=0): the mask is (1, 1, ", masked(Attend("s"))),
+        ("'': Attend('s', method='ulysses'): the mask is (1, 1, ", masked(Attend("s"))),
         (", of its rows, wanted one of all 5 rows of s", masked(Attend("s"))),
         (" rows, this rank has 1 of b", masked(Attend("b"))),
         ("'' (Two) has no argument 'given': more",
@@ -200,7 +200,7 @@ first = comm.rank == 0
 model = Model(heads=4)
 x, scale = inputs(2, 7, 5, torch.float32)
 
-told("rank 1 has 'space.*': Attend(over='s', method='ring'", lambda: ht.parallelize(
+told("rank 1 has 'space.*': Attend('s', method='ring'", lambda: ht.parallelize(
     model, PLACES if first else {**PLACES, "space.*": Attend("s", "ring")}, comm))
 told("rank 1 has nothing, rank 0 has 'last': Gather", lambda: ht.parallelize(
     model, PLACES if first else {name: step for name, step in PLACES.items() if name != "last"}, comm))

@@ -23,9 +23,10 @@ from .schedule import Schedule
 from .schedule import plan as planned
 from .torch.attending import Attend
 from .torch.exploring import explore
-from .torch.modules import Count, Gather, Parallel, Sizes, Split, Step, Switch, put_on
+from .torch.modules import Count, Gather, Parallel, Sizes, Split, Switch, put_on
 from .torch.planning import Plan
 from .torch.ranks import Ranks
+from .torch.step import Step
 
 _Plan = Dict[str, Union[Step, Sequence[Step]]]
 

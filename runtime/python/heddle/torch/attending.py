@@ -12,11 +12,12 @@ from ..options import scale_of
 from .attention_op import Local, as_autocast, attention
 from .key_mask import of_keys, of_scores, with_key_scores
 from .ranks import Ranks, is_name
+from .step import Step
 from .within import Mode
 
 
 @dataclass(frozen=True)
-class Attend:
+class Attend(Step):
     """Within the module torch.nn.functional.scaled_dot_product_attention sees the whole of the dim `over`, of which
     this rank has a block: `heddle.torch.attention` by `method`, keeping the last `saved_forwards` for their
     backwards. A module that calls no such attention, or torch.nn.MultiheadAttention, is refused when it runs; so is a

@@ -10,6 +10,7 @@ import torch
 from ..errors import ArgumentError
 from .ones import filled
 from .ranks import Dims, Ranks
+from .step import Step
 
 _Rows = Tuple[int, int, int]  #: before this rank's, of this rank, behind
 
@@ -59,7 +60,7 @@ class Around:
 
 
 @dataclass(frozen=True)
-class Halo:
+class Halo(Step):
     """The module gets `before` rows of the ranks before this one's and `after` of those behind (as many, where it is
     not given), and its result is cut to this rank's rows: what a convolution, a window or a whole block of them
     reaches. At the ends of the whole there are none, so the module's own padding counts there. Parts may be smaller
@@ -87,7 +88,7 @@ class Halo:
 
 
 @dataclass(frozen=True)
-class Numbered:
+class Numbered(Step):
     """A module that numbers the rows it takes from 0, to add positions say, numbers this rank's as the whole's: of an
     argument of integers, which are the numbers, this rank's begin where its block does; another one gets blank rows in
     front of it, by which the result is cut again. Nothing is sent."""

@@ -8,7 +8,7 @@ import inspect
 import operator
 import re
 import struct
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import torch
 
@@ -64,8 +64,9 @@ class _Step:
         self._ranks = ranks
         self._where = f"parallelize: '{pattern}' ({type(module).__name__})"
         self._step = step
-        self._places = [_place(what) for what in _whats(step)]
-        self.name, self._path = self._places[0]
+        self._whats = _whats(step)
+        self._places = [_place(what) for what in self._whats]
+        self.name = self._places[0][0]
         try:
             self._around: Any = step._around(ranks) if hasattr(step, "_around") else None
             self._apply = self._around.given if self._around else step._made(ranks)
@@ -92,27 +93,26 @@ class _Step:
 
     @not_compiled
     def on_result(self, _: torch.nn.Module, args: Tuple[Any, ...], output: Any) -> Any:
-        return self._changed(output, _place(self._step.out)[1], self._around.left)
+        return self._changed(output, _place(self._step.out)[1], self._around.left, self._step.out)
 
     @not_compiled
     def on_arguments(self, _: torch.nn.Module, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         if len(self._places) == 1:
-            return self._argument(self._places[0], args, kwargs)
+            return self._argument(0, args, kwargs, self._apply)
         given: List[Any] = [None] * len(self._places)
-        for at, place in enumerate(self._places):
-            self._argument(place, args, kwargs, functools.partial(operator.setitem, given, at))
-        for place, made in zip(self._places, self._once(given)):
-            args, kwargs = self._argument(place, args, kwargs, functools.partial(_other, made))
+        for at in range(len(given)):
+            self._argument(at, args, kwargs, functools.partial(operator.setitem, given, at))
+        for at, made in enumerate(self._once(given)):
+            args, kwargs = self._argument(at, args, kwargs, functools.partial(_other, made))
         return args, kwargs
 
-    def _argument(self, place: _Place, args: Tuple[Any, ...], kwargs: Dict[str, Any],
-                  apply: Optional[Apply] = None) -> Any:
-        name, path = place
+    def _argument(self, which: int, args: Tuple[Any, ...], kwargs: Dict[str, Any], apply: Apply) -> Any:
+        name, path = self._places[which]
         at = self._names.index(name) if name in self._names else len(args)
         if at < len(args):
-            args = (*args[:at], self._changed(args[at], path, apply), *args[at + 1:])
+            args = (*args[:at], self._changed(args[at], path, apply, self._whats[which]), *args[at + 1:])
         elif name in kwargs:
-            kwargs = {**kwargs, name: self._changed(kwargs[name], path, apply)}
+            kwargs = {**kwargs, name: self._changed(kwargs[name], path, apply, self._whats[which])}
         elif name not in self._names + self._by_name and not getattr(self._step, "optional", False):
             raise ArgumentError(f"{self._where} was called without '{name}'")
         return args, kwargs
@@ -124,58 +124,61 @@ class _Step:
         said = self._ranks.comm.allgather(struct.pack(f"={len(given)}b", *first))
         every = list(zip(*(struct.unpack(f"={len(given)}b", mine) for mine in said)))
         made: Dict[Tuple[int, ...], Any] = {}
-        for what, x, on_ranks in zip(self._step.what, given, every):
+        for what, x, on_ranks in zip(self._whats, given, every):
             if -1 in on_ranks and len(set(on_ranks)) > 1:
-                raise MismatchError(f"{self._where}: {self._step}: '{what}' is None on rank {on_ranks.index(-1)} and "
-                                    f"not on rank {next(at for at, n in enumerate(on_ranks) if n >= 0)}")
+                raise MismatchError(f"{self._at(what)}: '{what}' is None on rank {on_ranks.index(-1)} and not on rank "
+                                    f"{next(at for at, n in enumerate(on_ranks) if n >= 0)}")
             if on_ranks not in made:
-                made[on_ranks] = x if x is None else self._done(x, self._apply)
+                made[on_ranks] = x if x is None else self._done(x, self._apply, what)
         return [made[on_ranks] for on_ranks in every]
 
     @not_compiled
     def on_output(self, _: torch.nn.Module, args: Tuple[Any, ...], output: Any) -> Any:
-        return self._changed(output, self._path)
+        return self._changed(output, self._places[0][1], self._apply, self._step.what)
 
-    def _changed(self, value: Any, path: Tuple[str, ...], apply: Optional[Apply] = None) -> Any:
+    def _at(self, what: str) -> str:
+        """Where a refusal is, and of which argument."""
+        return f"{self._where}: {self._step.of(what)}"
+
+    def _changed(self, value: Any, path: Tuple[str, ...], apply: Apply, what: str) -> Any:
         """The step's work on what is at this place of a tuple or list; an argument that is None stays it."""
         if value is None:
             return None
         if not path:
-            return self._done(value, apply or self._apply)
+            return self._done(value, apply, what)
         if isinstance(value, Mapping):
-            return self._in_mapping(value, path, apply)
+            return self._in_mapping(value, path, apply, what)
         at = int(path[0]) if path[0].isdecimal() else -1
         if not isinstance(value, (tuple, list)) or not 0 <= at < len(value):
             of = f"of {len(value)}" if isinstance(value, (tuple, list)) else "and no tuple"
-            raise ArgumentError(f"{self._where}: {self._step}: '{self._step.what}' wants place {path[0]} of a tuple, "
-                                f"there is a {type(value).__name__} {of}")
-        parts = [*value[:at], self._changed(value[at], path[1:], apply), *value[at + 1:]]
+            raise ArgumentError(f"{self._at(what)}: '{what}' wants place {path[0]} of a tuple, there is a "
+                                f"{type(value).__name__} {of}")
+        parts = [*value[:at], self._changed(value[at], path[1:], apply, what), *value[at + 1:]]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
 
-    def _in_mapping(self, value: Any, path: Tuple[str, ...], apply: Optional[Apply]) -> Any:
+    def _in_mapping(self, value: Any, path: Tuple[str, ...], apply: Apply, what: str) -> Any:
         """By key, or by its number, as of a tuple: what a model returns may be either."""
         keys = list(value)
         key = path[0] if path[0] in keys else keys[int(path[0])] if path[0].isdecimal() and int(path[0]) < len(
             keys) else None
         if key is None:
-            raise ArgumentError(f"{self._where}: {self._step}: '{self._step.what}' wants '{path[0]}' of a "
-                                f"{type(value).__name__}, which has {', '.join(map(repr, keys)) or 'nothing'}")
+            raise ArgumentError(f"{self._at(what)}: '{what}' wants '{path[0]}' of a {type(value).__name__}, which has "
+                                f"{', '.join(map(repr, keys)) or 'nothing'}")
         other = copy.copy(value)
-        other[key] = self._changed(value[key], path[1:], apply)
+        other[key] = self._changed(value[key], path[1:], apply, what)
         return other
 
-    def _done(self, value: Any, apply: Apply) -> Any:
+    def _done(self, value: Any, apply: Apply, what: str) -> Any:
         wanted = getattr(self._step, "wants", torch.Tensor)
         if not isinstance(value, wanted) or isinstance(value, bool):
-            raise ArgumentError(f"{self._where}: {self._step}: '{self._step.what}' is a {type(value).__name__}, wanted "
+            raise ArgumentError(f"{self._at(what)}: '{what}' is a {type(value).__name__}, wanted "
                                 f"{'a tensor' if wanted is torch.Tensor else 'a number'}")
         if wanted is torch.Tensor and (value.layout is not torch.strided or value.is_nested):
-            raise ArgumentError(f"{self._where}: {self._step}: '{self._step.what}' is of {value.layout}, wanted a "
-                                "dense tensor")
+            raise ArgumentError(f"{self._at(what)}: '{what}' is of {value.layout}, wanted a dense tensor")
         try:
             return apply(value)
         except (ArgumentError, UnsupportedError) as error:
-            raise type(error)(f"{self._where}: {self._step}: {error}") from error
+            raise type(error)(f"{self._at(what)}: {error}") from error
 
 
 def is_of_output(step: Any) -> bool:

@@ -24,13 +24,14 @@ from .halo import Halo, Numbered
 from .hooks import hooked, matching
 from .ones import filled
 from .ranks import Dims, Ranks, need_name
+from .step import Step
 from .sums import Sums
 
 _Apply = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Sizes(Step):
     """Learns the extents of whole dims from a tensor that every rank has, where later steps cannot tell them apart:
     `Sizes("hidden_states", "b _ t _ _")`."""
 
@@ -47,7 +48,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Split:
+class Split(Step):
     """From a tensor that every rank has whole to this rank's block of the dim `over`. What it was computed from gets
     the gradient of this block alone: an addend. `b (1 + s) c` is an axis with a row in front of those of `s`, a token
     of a class say, which every rank keeps.
@@ -101,7 +102,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Switch:
+class Switch(Step):
     """From blocks of one dim to blocks of another. `as_`: the dims of the result, where they are ordered or folded
     otherwise: `Switch("output", "(b t) s c", "t", "s", as_="(b s) t c")`. Of rows beside, `(b t) (1 + s) c`, every rank
     has those of its block of t, or, cut along s, all. `what` may be several arguments, ("query", "key", "value"): those
@@ -141,7 +142,7 @@ class Switch:
 
 
 @dataclass(frozen=True)
-class Gather:
+class Gather(Step):
     """From blocks of a dim to the whole on every rank. `b (1 + s) c` as in Split, several arguments as in Switch."""
 
     moves: ClassVar[bool] = True
@@ -162,7 +163,7 @@ class Gather:
 
 
 @dataclass(frozen=True)
-class Count:
+class Count(Step):
     """From a number of rows, the first of the whole dim `over` (those of a picture before others, those that a mask
     lets through), to how many of them this rank has, which may be none: `Count("num_tokens", "s")`. The number is an
     argument by itself, no tensor. Where it is the extent of the dim, by which a module gives tensors their shape, it
@@ -182,7 +183,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Extent:
+class Extent(Step):
     """From the extent of the whole dim `over` to that of what this rank has of it, one row of ones included on a rank
     without rows: `Extent("frames", "t")` for a module that is called with numbers to shape its tensors by. The number
     is an argument by itself, no tensor; another one than the dim's extent is refused."""
@@ -204,7 +205,7 @@ class Extent:
 
 
 @dataclass(frozen=True)
-class Total:
+class Total(Step):
     """The way back from `Extent`, for a module that gets the whole: from the extent of what this rank has of `over`, or
     so many for each of its rows, to that of the whole: `Total("height", "h")`. The number is an argument by itself. The
     ranks compare how many for each: MismatchError on all of them where one rank has others."""
@@ -227,7 +228,7 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Without:
+class Without(Step):
     """An argument that must be None, `why` says in the refusal: `Without("attention_mask", "ring knows no mask")`."""
 
     what: str
@@ -240,7 +241,6 @@ class Without:
         return apply
 
 
-Step = Union[Sizes, Split, Switch, Gather, Count, Extent, Total, Without, Attend, Halo, Numbered, Sums]
 _STEPS = Sizes, Split, Switch, Gather, Count, Extent, Total, Without, Attend, Halo, Numbered, Sums
 
 
@@ -353,7 +353,7 @@ def _put(handle: "Parallel", model: torch.nn.Module, plan: Any, facts: List[Tupl
     for pattern, steps in pairs:
         modules = matching(model, pattern)
         for step in steps if isinstance(steps, (list, tuple)) else [steps]:
-            if not isinstance(step, _STEPS):
+            if not isinstance(step, Step):
                 raise ArgumentError(f"parallelize: '{pattern}' has the step {step!r}, wanted one of "
                                     f"{', '.join(kind.__name__ for kind in _STEPS)}, with its arguments")
             for module in modules:

@@ -9,13 +9,14 @@ import torch
 from ..errors import ArgumentError, UnsupportedError
 from .blocks import accumulated
 from .ranks import Ranks, need_name
+from .step import Step
 from .within import Mode
 
 _norms = torch.nn.functional
 
 
 @dataclass(frozen=True)
-class Sums:
+class Sums(Step):
     """Within the module torch.nn.functional.group_norm, instance_norm, layer_norm and rms_norm are over all rows of the
     dim `over`, of which this rank has a block: each rank's mean and sum of squares about it (of rms_norm the sum of
     squares) go to all, who put them together, counting the rows of each. Of weights that have the dim a rank takes

@@ -198,19 +198,31 @@ class Draft:
 
 
 def merged(steps: Sequence[Tuple[str, Any]], flow: Flow) -> Steps:
-    """Each module once, its steps in their order. Arguments that are one tensor in all calls have one step that moves
-    it."""
+    """Each module once, its steps in their order, none twice. Arguments that are one tensor in all calls have one step
+    that moves it, unless another step of one of them would then come on its other side."""
     calls: Dict[str, List[Call]] = {}
     for call in flow.calls:
         calls.setdefault(call.module, []).append(call)
-    by_module: Dict[str, Dict[Any, List[Any]]] = {}
+    by_module: Dict[str, List[List[Any]]] = {}
     for name, step in steps:
-        key = step
-        if isinstance(step, (Gather, Switch)):
-            key = replace(step, what=""), *(next((tuple(one) for one in call.one if step.what in one), step.what)
-                                            for call in calls.get(name, []))
-        alike = by_module.setdefault(name, {}).setdefault(key, [])
-        alike += [] if step in alike else [step]
-    joined = {name: [each[0] if len(each) == 1 else replace(each[0], what=tuple(step.what for step in each))
-                     for each in alike.values()] for name, alike in by_module.items()}
-    return [(name, each[0] if len(each) == 1 else tuple(each)) for name, each in joined.items()]
+        joined = by_module.setdefault(name, [])
+        if not any(step in alike for alike in joined):
+            _join(joined, step, calls.get(name, []))
+    made = {name: [each[0] if len(each) == 1 else replace(each[0], what=tuple(step.what for step in each))
+                   for each in joined] for name, joined in by_module.items()}
+    return [(name, each[0] if len(each) == 1 else tuple(each)) for name, each in made.items()]
+
+
+def _join(joined: List[List[Any]], step: Any, calls: Sequence[Call]) -> None:
+    """To the last of those that move the same tensor, if none of what it moves is another step's since."""
+    mine = getattr(step, "what", None)
+    for alike in reversed(joined):
+        first = alike[0]
+        if isinstance(step, (Gather, Switch)) and type(step) is type(first) and calls and (
+                replace(step, what=first.what) == first) and all(
+                any(mine in one and first.what in one for one in call.one) for call in calls):
+            alike.append(step)
+            return
+        if mine in [getattr(each, "what", None) for each in alike]:
+            break
+    joined.append([step])

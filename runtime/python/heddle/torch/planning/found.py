@@ -64,7 +64,7 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
         plan = plan or search.along(True) or search.mended() or search.round()
     if plan is None:
         raise search.refused()
-    plan.why += search.unfollowed
+    plan.why += search.unfollowed + _unasked(plan, method)
     if plan.schedule is None:
         _told(plan, found, model, mesh, machine, sizes, schedule)
     if plan.schedule is not None:
@@ -86,6 +86,13 @@ def _need_known(found: Exploration, mesh: str, machine: Optional[MachineLike], s
         pass
     if not text:  # it has no stages, and sizes of its dims none the less
         need_sizes(found, sizes)
+
+
+def _unasked(plan: Plan, method: str) -> str:
+    """Where a method was asked for and nothing attends by it."""
+    has = {step.method for _, step in plan.apart() if isinstance(step, Attend)}
+    other = f", but by {' and '.join(sorted(has))}" if has else ", what mixes rows has all of them"
+    return "" if method in ("auto", *has) else f"; no attention is by {method}, as was asked for{other}"
 
 
 def _uncounted(plan: Plan, schedule: Schedule) -> str:

@@ -1,7 +1,6 @@
 """A plan, with what is known of it."""
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, List, Optional, Tuple
 
@@ -46,23 +45,13 @@ class Plan:
             begin = f"    {pattern!r}: "
             if isinstance(steps, (list, tuple)):
                 between = ",\n" + " " * (len(begin) + 1)
-                lines.append(f"{begin}({between.join(map(_written, steps))}{',' if len(steps) == 1 else ''}),")
+                lines.append(f"{begin}({between.join(map(str, steps))}{',' if len(steps) == 1 else ''}),")
             else:
-                lines.append(f"{begin}{_written(steps)},")
+                lines.append(f"{begin}{steps},")
         return "\n".join(["{", *lines, "}"])
 
     def __str__(self) -> str:
         return "\n".join([self.why, *self.stages, self.code(), *([str(self.proof)] if self.proof else [])])
-
-
-def _written(step: Any) -> str:
-    """Without what is so by itself, but for the method of an attention, which one wants to see."""
-    if not dataclasses.is_dataclass(step):
-        return str(step)
-    given = [(each, getattr(step, each.name)) for each in dataclasses.fields(step)]
-    words = [repr(value) if each.default is dataclasses.MISSING else f"{each.name}={value!r}" for each, value in given
-             if each.default is dataclasses.MISSING or each.name == "method" or value != each.default]
-    return f"{type(step).__name__}({', '.join(words)})"
 
 
 def lines_of(schedule: Schedule) -> List[str]:
