@@ -493,6 +493,7 @@ def test_a_process_group_lends_its_communicator_of_nccl(tmp_path):
     fork(tmp_path, COMMON + NCCL + """
 import socket
 import torch.distributed
+from heddle.torch import compat
 
 class Shows:
     def __init__(self, pointer):
@@ -519,6 +520,11 @@ with heddle.Comm.open() as launched:
         assert (comm.rank, comm.device, comm.mesh) == (rank, rank, "[uly=2]"), comm
     refused(heddle.UnsupportedError, "on 2 hosts (host0, host1): several hosts want nccl=True", ht.from_process_group,
             nccl=False)
+    first = compat.comm_of()
+    second = compat.comm_of(failed="a bad request")  # over NCCL none goes on: it is made anew
+    assert first.closed and second is not first and "wire nccl" in second.describe(), (first, second)
+    assert second.allgather(bytes([rank])) == [b"\\0", b"\\1"] and compat.comm_of() is second
+    second.close()
     shown["pointer"] = borrowed if rank == 0 else 0
     refused(heddle.UnsupportedError, "rank 1's torch shows no", ht.from_process_group)
     torch.distributed.destroy_process_group()
