@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NOISY_PERCENT = 20, CORELESS_PERCENT = 3 };
+enum { NOISY_PERCENT = 10, CORELESS_PERCENT = 3 };
 
 typedef struct request {
     const cli_arguments *options;
@@ -161,13 +161,13 @@ static void warn_of_noise(const calibrate_result *result, int ranks)
         worst = result->sample[i].about.spread > result->sample[worst].about.spread ? i : worst;
     }
     if (result->coreless > CORELESS_PERCENT / 100.0) {
-        cli_say("the machine is not quiet: ranks had no core for %.0f %% of the time of their work; "
-                "predictions will be as far off",
+        cli_say("the machine is not quiet: ranks had no core for %.0f %% of the time of their work; such times were "
+                "left out, but models that run so take longer than predicted",
                 result->coreless * 100);
     }
     if (4 * noisy > result->samples) {
-        cli_say("the machine is not quiet: times of %d of %d operations vary by more than %d %% (%s, %s: %.0f %%); "
-                "predictions will be as far off",
+        cli_say("the machine is not quiet: times of %d of %d operations, taken seconds apart, differ by more than "
+                "%d %% (%s, %s: %.0f %%); predictions will be as far off",
                 noisy, result->samples, (int)NOISY_PERCENT, result->sample[worst].kind, result->sample[worst].what,
                 result->sample[worst].about.spread * 100);
     }
@@ -200,6 +200,7 @@ static heddle_status calibrate_main(heddle_comm *comm, void *arg)
     const int ranks = heddle_comm_size(comm);
     const double start = samples_now_ms();
     const calibrate_options options = {.seconds = (double)r->options->seconds,
+                                       .shares_cores = oversubscribes(r, ranks),
                                        .cache_bytes = r->host.l2_bytes + r->host.l3_bytes,
                                        .watch = show_sample};
     calibrate_result result;

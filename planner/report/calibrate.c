@@ -72,10 +72,25 @@ static void print_device(const calibrate_told *about, const calibrate_result *r)
            (double)about->memory_bytes / (1 << 30), r->wire[0] != '\0' ? "; exchanges by wire " : "", r->wire);
 }
 
+static void print_turns(const calibrate_result *r)
+{
+    int least = r->samples > 0 ? r->sample[0].turns : 0, most = 0;
+    for (int i = 0; i < r->samples; i++) {
+        least = r->sample[i].turns < least ? r->sample[i].turns : least;
+        most = r->sample[i].turns > most ? r->sample[i].turns : most;
+    }
+    printf("times are of the rank that is slowest then, all at work: the middle half of %d turn%s", least,
+           report_s(least));
+    if (most > least) {
+        printf(", of up to %d where they disagree", most);
+    }
+    printf("\n+-: how far these are apart; bytes are those that a rank sends\n");
+}
+
 static void print_table(const calibrate_told *about, const calibrate_result *r)
 {
     printf("%s: %d rank%s, %s\n\n", about->machine, about->ranks, report_s(about->ranks), about->comm);
-    printf("%-10s %-28s %12s %10s %7s %12s %8s\n", "operation", "size", "time us", "rate", "+ %", "fitted us",
+    printf("%-10s %-28s %12s %10s %7s %12s %8s\n", "operation", "size", "time us", "rate", "+- %", "fitted us",
            "error %");
     for (int i = 0; i < r->samples; i++) {
         const calibrate_sample *s = &r->sample[i];
@@ -103,10 +118,7 @@ static void print_table(const calibrate_told *about, const calibrate_result *r)
     printf("\nwork and a transfer at the same time: the longer and %.0f %% of the shorter\n",
            (r->overlap_slowdown - 1) * 100);
     printf("work of all ranks at once: %.2f times as long as of one alone\n", r->crowding_slowdown);
-    const int turns = r->samples > 0 ? r->sample[0].turns : 0;
-    printf("times are of the slowest rank, all ranks at work, the mean of a turn, the median of %d turn%s; +: by how\n"
-           "much the median is above the fastest quarter; bytes are those that a rank sends\n",
-           turns, report_s(turns));
+    print_turns(r);
     printf("saved to %s after %.1f s\n", about->file, about->seconds);
 }
 

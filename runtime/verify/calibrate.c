@@ -9,11 +9,12 @@
 #include <string.h>
 #include <time.h>
 
-enum { ROUGH_S = 3, LEAST = 2, CROWDS = 16, CROWD_PART = 10 };
+enum { ROUGH_S = 3, CROWDS = 16, CROWDS_LEAST = 2, CROWD_PART = 10 };
 enum { MOST_OVERLAP = 32768, ROUGH_OVERLAP = 64 };           /* rows of all ranks on devices */
 enum { COLD_BYTES = 256 << 20, ROUGH_COLD_BYTES = 1 << 16 }; /* twice the cache of today's largest devices */
 
-static const double SHORT_MS = 0.2; /* runs that take less are timed several at once, but for what `before` is for */
+/* Times of `seconds`: all turns, with those for what did not agree; and those that the host's first turns take. */
+static const double LONGEST = 2.5, DEVICE_LONGEST = 2;
 
 /* What all runs of a sitting have. */
 typedef struct sitting {
@@ -28,17 +29,14 @@ typedef struct sitting {
 /* Is there operation `index`? It is described in run->sample. */
 static int describe(calibrate_run *run, const sitting *s, calibrate_sample *sample, int index)
 {
-    calibrate_sample described = {
-        .times = sample->times, .wall_ms = sample->wall_ms, .core_ms = sample->core_ms, .turns = sample->turns};
-    memcpy(described.ms, sample->ms, sizeof described.ms);
-    memcpy(described.turn_ms, sample->turn_ms, sizeof described.turn_ms);
-    *sample = described;
+    sample->about = (heddle_measured){.ranks = 0};
     *run = (calibrate_run){.comm = s->comm,
                            .there = s->there,
                            .sample = sample,
                            .others = s->others,
                            .others_bytes = s->others_bytes,
-                           .is_rough = s->o->seconds < ROUGH_S};
+                           .is_rough = s->o->seconds < ROUGH_S,
+                           .shares_core = s->o->shares_cores};
     int works = 0;
     if (calibrate_work_at(run, index)) {
         return 1;
@@ -52,101 +50,21 @@ static int describe(calibrate_run *run, const sitting *s, calibrate_sample *samp
     return calibrate_exchange_at(run, heddle_comm_size(s->comm), index - works);
 }
 
-/* For which this thread had a core. */
-static double core_now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
-}
-
-/* Runs between a barrier and the clock, on this rank. */
-static heddle_status time_runs(double *ms, calibrate_run *run, int64_t repeats)
-{
-    if (run->there != NULL) {
-        return calibrate_there_time(ms, run, repeats);
-    }
-    heddle_status st = run->operation->before != NULL ? run->operation->before(run) : HEDDLE_OK;
-    st = st == HEDDLE_OK ? heddle_comm_barrier(run->comm) : st;
-    const double core = core_now_ms(), start = samples_now_ms();
-    for (int64_t i = 0; i < repeats && st == HEDDLE_OK; i++) {
-        st = run->operation->once(run);
-    }
-    const double wall = samples_now_ms() - start;
-    run->sample->wall_ms += wall;
-    run->sample->core_ms += core_now_ms() - core;
-    *ms = wall / fmax((double)repeats, 1);
-    return st;
-}
-
-/* A model's pass is made of many such runs, so what counts is their mean, but for the slowest eighth, which something
- * else held up, and as many of the fastest. */
-static double mean_of_middle(const double *ms, int times)
-{
-    double sorted[CALIBRATE_TIMES], sum = 0;
-    const int cut = times / 8;
-    memcpy(sorted, ms, (size_t)times * sizeof *ms);
-    samples_sort(sorted, times);
-    for (int i = cut; i < times - cut; i++) {
-        sum += sorted[i];
-    }
-    return sum / (times - 2 * cut);
-}
-
-/* As many times as fit `budget_ms`; the ranks agree on the number by the second run. */
-static heddle_status time_operation(calibrate_run *run, double budget_ms)
-{
-    calibrate_sample *s = run->sample;
-    double first[2] = {0, 0}; /* the run; that and what is before it */
-    heddle_status st = run->operation->open(run);
-    st = st == HEDDLE_OK ? time_runs(&first[0], run, 1) : st;
-    const double begun = samples_now_ms();
-    st = st == HEDDLE_OK ? time_runs(&first[0], run, 1) : st;
-    first[1] = samples_now_ms() - begun;
-    st = st == HEDDLE_OK ? samples_slowest(first, 2, run->comm) : st;
-    const int least = run->is_rough ? LEAST : 1; /* a turn; a rough run has one */
-    const int is_repeated = first[0] < SHORT_MS && run->operation->before == NULL;
-    const int64_t repeats = is_repeated ? (int64_t)(SHORT_MS / fmax(first[0], SHORT_MS / 1000)) + 1 : 1;
-    const double each = is_repeated ? first[0] * (double)repeats : first[1];
-    int times = (int)fmin(budget_ms / fmax(each, 1e-3), CALIBRATE_TIMES / CALIBRATE_TURNS);
-    times = times > least ? times : least;
-    const int before = s->times;
-    for (int i = 0; i < times && st == HEDDLE_OK; i++) {
-        st = time_runs(&s->ms[s->times++], run, repeats);
-    }
-    if (s->about.ranks > 0) { /* all of them wait for the slowest; at work each has its own luck, which evens out */
-        st = st == HEDDLE_OK ? samples_slowest(&s->ms[before], s->times - before, run->comm) : st;
-    }
-    if (st == HEDDLE_OK) {
-        s->turn_ms[s->turns++] = mean_of_middle(&s->ms[before], s->times - before);
-    }
-    st = st == HEDDLE_OK ? heddle_comm_barrier(run->comm) : st; /* nobody reads what a rank frees */
-    run->operation->close(run);
-    return st;
-}
-
-/* The median turn, which a while of something else does not move; of the rank that is slowest by that. The spread is of
- * the median above the fastest quarter. */
-static heddle_status conclude(calibrate_sample *s, heddle_comm *comm)
-{
-    samples_sort(s->ms, s->times);
-    const double quick = s->ms[s->times / 4];
-    s->about.seconds = samples_median(s->turn_ms, s->turns) * 1e-3;
-    s->about.spread = (s->ms[s->times / 2] - quick) / quick;
-    return samples_slowest(&s->about.seconds, 1, comm);
-}
-
+/* Through what does not agree yet, which is all of the list at first. */
 static heddle_status turn(calibrate_result *out, const sitting *sit, int number, int turns)
 {
     const calibrate_options *o = sit->o;
     heddle_status st = HEDDLE_OK;
     for (int i = 0; i < out->samples && st == HEDDLE_OK; i++) {
         calibrate_run run;
+        if (out->sample[i].agrees) {
+            continue;
+        }
         (void)describe(&run, sit, &out->sample[i], i);
         if (o->watch != NULL && heddle_comm_rank(sit->comm) == 0) {
             o->watch(&out->sample[i], number * out->samples + i, turns * out->samples);
         }
-        st = time_operation(&run, o->seconds * 1e3 / (turns * out->samples) / 2); /* opening takes as long */
+        st = calibrate_time_operation(&run, o->seconds * 1e3 / (turns * out->samples) / 2); /* opening takes as long */
     }
     return st;
 }
@@ -189,7 +107,7 @@ static heddle_status time_overlap(double *out, const sitting *sit, double second
 static heddle_status time_alone(double *ms, calibrate_run *run, double about_ms)
 {
     const int is_awake = heddle_comm_rank(run->comm) == 0;
-    heddle_status st = time_runs(ms, run, is_awake);
+    heddle_status st = calibrate_time_runs(ms, run, is_awake);
     if (!is_awake && st == HEDDLE_OK) {
         const int64_t ns = (int64_t)(about_ms * 1e6);
         nanosleep(&(struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000}, NULL);
@@ -204,14 +122,14 @@ static heddle_status time_crowd(double *out, calibrate_run *run, double budget_m
     int times = 0;
     const double begun = samples_now_ms();
     heddle_status st = run->operation->open(run);
-    st = st == HEDDLE_OK ? time_runs(&ms, run, 1) : st;
+    st = st == HEDDLE_OK ? calibrate_time_runs(&ms, run, 1) : st;
     int goes_on = 1;
     while (goes_on && st == HEDDLE_OK) {
         st = time_alone(&alone[times], run, ms);
-        st = st == HEDDLE_OK ? time_runs(&crowded[times++], run, 1) : st;
+        st = st == HEDDLE_OK ? calibrate_time_runs(&crowded[times++], run, 1) : st;
         double spent = samples_now_ms() - begun;
         st = st == HEDDLE_OK ? samples_slowest(&spent, 1, run->comm) : st;
-        goes_on = times < LEAST || (times < CROWDS && spent < budget_ms);
+        goes_on = times < CROWDS_LEAST || (times < CROWDS && spent < budget_ms);
     }
     *out = heddle_comm_rank(run->comm) == 0 ? samples_median(crowded, times) / samples_median(alone, times) : 0;
     st = st == HEDDLE_OK ? samples_slowest(out, 1, run->comm) : st; /* rank 0's, as the others have 0 */
@@ -220,13 +138,13 @@ static heddle_status time_crowd(double *out, calibrate_run *run, double budget_m
     return st;
 }
 
-/* Every work of the list counts alike; they differ less than they drift. */
+/* Every work of the list counts alike; they differ less than they drift. Who works alone waits for nobody, either. */
 static heddle_status time_crowding(calibrate_result *out, const sitting *sit)
 {
-    heddle_status st = HEDDLE_OK;
     calibrate_run run;
     calibrate_sample sample = {.times = 0};
-    double product = 0;
+    double product = 0, waiting = 1;
+    heddle_status st = calibrate_waiting(&waiting, out->sample, out->samples, sit->comm);
     int works = 0;
     while (describe(&run, sit, &sample, works) && sample.about.ranks == 0) {
         works++;
@@ -237,7 +155,7 @@ static heddle_status time_crowding(calibrate_result *out, const sitting *sit)
         st = time_crowd(&one, &run, sit->o->seconds * 1e3 / CROWD_PART / works);
         product += st == HEDDLE_OK ? log(one) : 0;
     }
-    out->crowding_slowdown = fmax(exp(product / works), 1);
+    out->crowding_slowdown = waiting * fmax(exp(product / works), 1);
     return st;
 }
 
@@ -254,11 +172,29 @@ static heddle_status find_coreless(calibrate_result *out, heddle_comm *comm)
     return samples_slowest(&out->coreless, 1, comm);
 }
 
-/* Would one more end within twice the time there is? On a device opening operations takes what it takes. */
-static heddle_status is_time_for_more(int *out, const sitting *sit, int turns, double spent_ms)
+/* Would so much of one more turn end within `longest` of the time there is? */
+static heddle_status is_time_for_more(int *out, const sitting *sit, int turns, double part, double spent_ms,
+                                      double longest)
 {
     heddle_status st = samples_slowest(&spent_ms, 1, sit->comm);
-    *out = sit->there == NULL || spent_ms * (turns + 1) / turns <= 2e3 * sit->o->seconds;
+    *out = spent_ms * (turns + part) / turns <= 1e3 * longest * sit->o->seconds;
+    return st;
+}
+
+/* What the turns do not agree on has more of them, while there is time. */
+static heddle_status settle(calibrate_result *out, const sitting *sit, double begun)
+{
+    heddle_status st = HEDDLE_OK;
+    int goes_on = 1;
+    for (int turns = CALIBRATE_TURNS; turns < CALIBRATE_MOST_TURNS && goes_on && st == HEDDLE_OK; turns++) {
+        int left = 0;
+        for (int i = 0; i < out->samples; i++) {
+            calibrate_conclude(&out->sample[i]);
+            left += !out->sample[i].agrees;
+        }
+        st = is_time_for_more(&goes_on, sit, turns, (double)left / out->samples, samples_now_ms() - begun, LONGEST);
+        st = goes_on && st == HEDDLE_OK ? turn(out, sit, turns, turns + 1) : st;
+    }
     return st;
 }
 
@@ -295,10 +231,15 @@ static heddle_status measure(calibrate_result *out, const sitting *sit)
     }
     for (int i = 0; i < turns && goes_on && st == HEDDLE_OK; i++) {
         st = turn(out, sit, i, turns);
-        st = st == HEDDLE_OK ? is_time_for_more(&goes_on, sit, i + 1, samples_now_ms() - begun) : st;
+        if (sit->there != NULL && st == HEDDLE_OK) { /* there opening operations takes what it takes */
+            st = is_time_for_more(&goes_on, sit, i + 1, 1, samples_now_ms() - begun, DEVICE_LONGEST);
+        }
+    }
+    if (sit->there == NULL && turns == CALIBRATE_TURNS && st == HEDDLE_OK) {
+        st = settle(out, sit, begun);
     }
     for (int i = 0; i < out->samples && st == HEDDLE_OK; i++) {
-        st = conclude(&out->sample[i], sit->comm);
+        calibrate_conclude(&out->sample[i]);
     }
     st = st == HEDDLE_OK ? find_coreless(out, sit->comm) : st;
     st = st == HEDDLE_OK ? find_device(out, sit) : st;

@@ -5,10 +5,11 @@
     predicted.py BUILD --candidates
 
 A machine is calibrated for every transport (or taken from FILE), models are planned, forecast and run: the median of N
-passes, three times over, and the median of these. Exit 1 where the median error is above 6 % or the worst above 15 %.
---record does it in slices, each of about S seconds: a call calibrates for one transport, the one with the fewest runs
-in FILE, runs models by it while the time lasts, those with the fewest runs first, and adds them to FILE. At the end
-the table is of all runs in FILE: of a model run several times the medians. --budget 0 tells the table alone.
+passes, and of five such runs the median. All models are run once before the first is run again: what disturbs the
+machine for a while disturbs one run of many models, not all of one. Exit 1 where the median error is above 6 % or the
+worst above 15 %. --record does it in slices, each of about S seconds: a call calibrates for one transport, the one
+with the fewest runs in FILE, runs its models by it while the time lasts and adds them to FILE. At the end the table is
+of all in FILE: of a model run in several slices the medians. --budget 0 tells the table alone.
 --candidates instead: of five small models the ways that are predicted fastest are run, whole fibres and methods in
 every layout, and the plan must be within 5 % of the fastest. Timed: on a machine that does nothing else.
 """
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 
-MEDIAN, WORST, REGRET, ROUNDS, CANDIDATES = 0.06, 0.15, 0.05, 3, 12
+MEDIAN, WORST, REGRET, ROUNDS, CANDIDATES = 0.06, 0.15, 0.05, 5, 12
 
 HEAD = """model: {name}
 dtype: {dtype}
@@ -99,43 +100,52 @@ class Sitting:
                       f"{100 * kind['worst']:.1f} %")
         return self.machines[transport]
 
-    def plan(self, text, ranks):
-        with open(self.path("model.yaml"), "w", encoding="utf-8") as file:
-            file.write(text)
-        self.call(self.heddle, "plan", self.path("model.yaml"), "--mesh", f"sp={ranks}", "--output",
-                  self.path("plan.json"))
-
-    def predict(self, transport):
-        return json.loads(self.call(self.forecaster, self.path("model.yaml"), self.path("plan.json"),
-                                    self.machine(transport)))
-
-    def measure(self, transport, ranks):
-        runs = [json.loads(self.call(self.heddle, "run", self.path("model.yaml"), "--schedule", self.path("plan.json"),
-                                     "--ranks", str(ranks), "--transport", transport, "--passes",
-                                     str(self.options.passes), "--json")) for _ in range(ROUNDS)]
-        return sorted(runs, key=lambda run: run["forward_median_ms"])[len(runs) // 2]
-
 
 def title(case):
     (kind, dtype, extents, c), (transport, ranks) = case
     return f"{kind} {dtype} {'x'.join(map(str, extents))} c={c}", f"{ranks} {transport}"
 
 
-def run_case(sitting, case):
-    shape, (transport, ranks) = case
-    sitting.plan(model(*shape), ranks)
-    forecast, run = sitting.predict(transport), sitting.measure(transport, ranks)
-    names, stages = {}, []
-    for stage in forecast["stages"]:
-        one = names.setdefault(stage["stage"], [0, 0])
-        one[0] += stage["block_s"] * 1e3
-        one[1] += stage["switch_s"] * 1e3
-    for stage in run["stages"]:
-        block, switch = names.get(stage["stage"], (0, 0))
-        stages.append([stage["stage"], stage["layout"], stage["method"], block, stage["block_ms"], switch,
-                       stage["switch_ms"]])
-    return {"case": title(case), "predicted_ms": forecast["time_s"] * 1e3, "measured_ms": run["forward_median_ms"],
-            "stages": stages}
+class Trial:
+    """One case of a sitting: planned and forecast at once, run again and again."""
+
+    def __init__(self, sitting, case):
+        self.sitting, self.case, self.runs = sitting, case, []
+        shape, (self.transport, self.ranks) = case
+        self.model, self.plan = (sitting.path(f"{CASES.index(case)}.{what}") for what in ("yaml", "json"))
+        with open(self.model, "w", encoding="utf-8") as file:
+            file.write(model(*shape))
+        sitting.call(sitting.heddle, "plan", self.model, "--mesh", f"sp={self.ranks}", "--output", self.plan)
+        self.forecast = json.loads(sitting.call(sitting.forecaster, self.model, self.plan,
+                                                sitting.machine(self.transport)))
+
+    def run(self):
+        self.runs.append(json.loads(self.sitting.call(
+            self.sitting.heddle, "run", self.model, "--schedule", self.plan, "--ranks", str(self.ranks), "--transport",
+            self.transport, "--passes", str(self.sitting.options.passes), "--json")))
+
+    def record(self):
+        run = sorted(self.runs, key=lambda one: one["forward_median_ms"])[len(self.runs) // 2]
+        stages = {}  # by name: its repetitions may have different layouts
+        for stage in run["stages"]:
+            one = stages.setdefault(stage["stage"], [stage["stage"], stage["layout"], stage["method"], 0, 0, 0, 0])
+            one[4] += stage["block_ms"]
+            one[6] += stage["switch_ms"]
+        for stage in self.forecast["stages"]:
+            stages[stage["stage"]][3] += stage["block_s"] * 1e3
+            stages[stage["stage"]][5] += stage["switch_s"] * 1e3
+        return {"case": title(self.case), "predicted_ms": self.forecast["time_s"] * 1e3,
+                "measured_ms": run["forward_median_ms"], "stages": list(stages.values())}
+
+
+def run_all(sitting, cases, end=float("inf")):
+    """Records of those that ran before `end`."""
+    trials = [Trial(sitting, case) for case in cases]
+    for _ in range(ROUNDS):
+        for trial in trials:
+            if time.monotonic() < end:
+                trial.run()
+    return [trial.record() for trial in trials if trial.runs]
 
 
 def middle(records, key):
@@ -162,27 +172,23 @@ def show(records, with_stages):
 
 
 def compare(sitting, cases):
-    records = []
-    for case in cases:
-        records.append([run_case(sitting, case)])
-        print(f"# {' '.join(title(case))}", flush=True)
-    return show(records, sitting.options.stages)
+    return show([[record] for record in run_all(sitting, cases)], sitting.options.stages)
 
 
 def compare_slice(sitting, cases):
-    start, path, records = time.monotonic(), sitting.options.record, {title(case): [] for case in cases}
+    end, path, records = time.monotonic() + sitting.options.budget, sitting.options.record, {}
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
             for line in file:
                 record = json.loads(line)
                 records.setdefault(tuple(record["case"]), []).append(record)
-    place = min(PLACES, key=lambda p: sum(len(records[title(case)]) for case in cases if case[1] == p))
-    for case in sorted((case for case in cases if case[1] == place), key=lambda case: len(records[title(case)])):
-        if time.monotonic() - start < sitting.options.budget:
-            records[title(case)].append(run_case(sitting, case))
-            with open(path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(records[title(case)][-1]) + "\n")
-    return show([of for of in records.values() if of], sitting.options.stages)
+    place = min(PLACES, key=lambda p: sum(len(records.get(title(case), [])) for case in cases if case[1] == p))
+    made = run_all(sitting, [case for case in cases if case[1] == place], end) if sitting.options.budget > 0 else []
+    with open(path, "a", encoding="utf-8") as file:
+        for record in made:
+            records.setdefault(record["case"], []).append(record)
+            file.write(json.dumps(record) + "\n")
+    return show(list(records.values()), sitting.options.stages)
 
 
 def choose(sitting, _):
@@ -205,9 +211,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build")
     parser.add_argument("--record")
-    parser.add_argument("--budget", type=float, default=70)
+    parser.add_argument("--budget", type=float, default=120)
     parser.add_argument("--cases", default=":")
-    parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--machine")
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--stages", action="store_true")

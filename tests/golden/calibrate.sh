@@ -29,7 +29,7 @@ kinds = set("mlp attention cross linear sharded copy".split())
 exchanges = set("switch hop gather sum".split()) if ranks > 1 else set()
 assert {o["operation"] for o in operations} == kinds | exchanges
 for o in operations:
-    assert o["time_s"] > 0 and o["fitted_s"] > 0 and o["times"] >= 2, o
+    assert o["time_s"] > 0 and o["fitted_s"] > 0 and o["times"] >= 1, o
     assert abs(o["fitted_s"] / o["time_s"] - 1 - o["error"]) < 1e-3, o
     assert (o["ranks"] == ranks if o["operation"] in exchanges else o["ranks"] == 0), o
 assert {e["operation"] for e in told["errors"]} == kinds | exchanges | {"all"}

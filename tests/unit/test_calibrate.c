@@ -1,11 +1,12 @@
-/* What heddle calibrate does before it times an operation: a block finds its weights out of the caches; and before it
- * times any: every rank has the memory for it. */
+/* What heddle calibrate does before it times an operation: a block finds its weights out of the caches; before it times
+ * any: every rank has the memory for it; and what it makes of times: those without a core, turns that do not agree. */
 #include "case.h"
 
 #include "runtime/verify/calibrate.h"
 
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { PAGES = 40 };
@@ -105,6 +106,140 @@ HD_CASE(what_moves_is_in_the_caches)
     }
     assert_true(count > 1);
 }
+
+/* --- times -------------------------------------------------------------------------------------------------------- */
+
+enum { WORK_MS = 1, AWAY_MS = 40, AWAY_EVERY = 3 };
+
+static int calls;
+
+static heddle_status open_nothing(calibrate_run *run)
+{
+    (void)run;
+    return HEDDLE_OK;
+}
+
+static void close_nothing(calibrate_run *run)
+{
+    (void)run;
+}
+
+static double core_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = AWAY_MS * 1000000L}, NULL);
+}
+
+/* Every third time the core is somebody else's for a while. */
+static heddle_status work_now_and_then(calibrate_run *run)
+{
+    const double begun = core_ms();
+    (void)run;
+    while (core_ms() - begun < WORK_MS) {
+    }
+    if (++calls % AWAY_EVERY == 0) {
+        nap();
+    }
+    return HEDDLE_OK;
+}
+
+static heddle_status wait_always(calibrate_run *run)
+{
+    (void)run;
+    nap();
+    return HEDDLE_OK;
+}
+
+/* One turn, however long that takes. */
+static calibrate_sample one_turn(heddle_comm *comm, heddle_status (*once)(calibrate_run *run), int ranks,
+                                 int shares_core)
+{
+    const calibrate_operation operation = {open_nothing, once, close_nothing, open_nothing};
+    calibrate_sample sample = {.about = {.ranks = ranks}};
+    calibrate_run run = {.operation = &operation, .comm = comm, .sample = &sample, .shares_core = shares_core};
+    calls = 0;
+    HD_OK(calibrate_time_operation(&run, 1e6));
+    assert_int_equal(sample.turns, 1);
+    return sample;
+}
+
+HD_CASE(work_that_had_no_core_is_timed_again)
+{
+    heddle_comm *comm = NULL;
+    HD_OK(heddle_comm_open(&comm, "self", NULL));
+    calibrate_sample sample = one_turn(comm, work_now_and_then, 0, 0);
+    assert_true(calls > CALIBRATE_TURN_TIMES + 2); /* the first two choose how many there are */
+    assert_true(sample.times > CALIBRATE_TURN_TIMES / 2 && sample.times <= CALIBRATE_TURN_TIMES);
+    assert_true(sample.turn_ms[0] >= WORK_MS && sample.turn_ms[0] < (double)AWAY_MS / AWAY_EVERY);
+    assert_true(sample.wall_ms > sample.core_ms + AWAY_MS); /* and it is known */
+    sample = one_turn(comm, wait_always, 0, 0);
+    assert_int_equal(sample.times, 1); /* better than none */
+    assert_true(sample.turn_ms[0] >= AWAY_MS);
+    for (int is_exchange = 0; is_exchange < 2; is_exchange++) { /* where a rank may wait */
+        sample = one_turn(comm, wait_always, is_exchange, !is_exchange);
+        assert_int_equal(sample.times, CALIBRATE_TURN_TIMES);
+        assert_true(sample.turn_ms[0] >= AWAY_MS);
+    }
+    heddle_comm_destroy(comm);
+}
+
+/* The rank that is slow at the time is waited for, whoever it is. */
+static heddle_status slow_in_turn(calibrate_run *run)
+{
+    const double begun = core_ms(), wanted = heddle_comm_rank(run->comm) == run->sample->turns % 2 ? 20 : 1;
+    while (core_ms() - begun < wanted) {
+    }
+    return HEDDLE_OK;
+}
+
+HD_RANK_CASE(a_turn_is_as_slow_as_its_slowest_rank, "2 threads")
+{
+    const calibrate_operation operation = {open_nothing, slow_in_turn, close_nothing, open_nothing};
+    calibrate_sample sample = {.times = 0};
+    calibrate_run run = {.operation = &operation, .comm = comm, .sample = &sample};
+    for (int turn = 0; turn < 2; turn++) {
+        HD_OK(calibrate_time_operation(&run, 1));
+        assert_true(sample.turn_ms[turn] >= 20);
+    }
+    return HEDDLE_OK;
+}
+
+/* Rank 0 is slow in the first turns, rank 1 in the last. */
+HD_RANK_CASE(who_waits_for_nobody_is_faster, "2 threads")
+{
+    double waiting = 0;
+    calibrate_sample sample[2] = {{.turns = 8}, {.about = {.ranks = 2}}}; /* exchanges end together */
+    for (int turn = 0; turn < 8; turn++) {
+        const int is_slow = heddle_comm_rank(comm) == 0 ? turn < 3 : turn >= 5;
+        sample[0].own_ms[turn] = is_slow ? 12 : 10;
+        sample[0].turn_ms[turn] = turn < 3 || turn >= 5 ? 12 : 10;
+    }
+    calibrate_conclude(&sample[0]);
+    const heddle_status st = calibrate_waiting(&waiting, sample, 2, comm);
+    assert_true(waiting > 1.14 && waiting < 1.15); /* 12 where 10.5 is the mean of the middle four */
+    return st;
+}
+
+HD_CASE(turns_that_disagree_are_known)
+{
+    const double quiet[] = {10, 10.1, 30, 10.2, 10, 10.1, 10.3, 10.2}, drifts[] = {10, 10, 10, 10, 12, 12, 12, 12};
+    calibrate_sample sample = {.turns = 8};
+    memcpy(sample.turn_ms, quiet, sizeof quiet);
+    calibrate_conclude(&sample);
+    assert_true(sample.agrees && sample.about.spread < 0.05); /* one turn was spoilt */
+    assert_true(sample.about.seconds > 10e-3 && sample.about.seconds < 10.3e-3);
+    memcpy(sample.turn_ms, drifts, sizeof drifts);
+    calibrate_conclude(&sample);
+    assert_true(!sample.agrees && sample.about.spread > 0.15);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
 
 static void nobody_measures(const calibrate_sample *sample, int done, int of)
 {
