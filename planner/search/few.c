@@ -107,42 +107,47 @@ void hd_search_drop_through(int *is_empty, hd_search *s, const double *through, 
 
 /* --- the best walk by what edges cost at least -------------------------------------------------------------------- */
 
-/* What a walk costs, by prices; *fits: none of its edges needs more than there is. */
-static heddle_status price_walk(int64_t *whole, int *fits, hd_search *s, const hd_walk *walk)
+/* What a walk costs, by prices; *found is lowered to that where none of its edges needs more than there is. */
+static heddle_status price_walk(int64_t *whole, int64_t *found, hd_search *s, const hd_walk *walk)
 {
     heddle_status st = HEDDLE_OK;
     hd_priced edge;
+    int fits = 1;
     *whole = 0;
-    *fits = 1;
     for (int i = 0; i <= s->nsteps; i++) {
         HD_TRY(hd_search_edge_of(&edge, s, walk, i));
         *whole = hd_add_saturated(*whole, edge.cost.part[0]);
-        *fits = *fits && edge.need <= s->cap;
+        fits = fits && edge.need <= s->cap;
         if (i < s->nsteps) {
             const hd_row *row = &s->row[s->row_of[i]];
             *whole = hd_add_saturated(*whole, row->way[row->first[walk->state[i]]].price.cost.part[0]);
         }
     }
+    *found = fits && *whole < *found ? *whole : *found;
 out:
     return st;
 }
 
+/* It is worth it where a price takes long, on many ranks. */
+static int rounds_of(const hd_search *s)
+{
+    const int rounds = 1 + heddle_mesh_size(&s->mesh) / REFINED_RANKS;
+    return rounds < REFINEMENTS ? rounds : REFINEMENTS;
+}
+
 /* The best walk by what edges cost at least is no dearer than the best one. Where it is below the bound, its own edges
- * are priced, and it may be another one; that is worth it where a price takes long, on many ranks. */
+ * are priced, and it may be another one. */
 heddle_status hd_search_hope(int *is_hopeless, int64_t *found, hd_walk *room, hd_search *s, const hd_cost *bound)
 {
     heddle_status st = HEDDLE_OK;
     hd_cost floor = hd_search_floor(s);
-    const int rounds = 1 + heddle_mesh_size(&s->mesh) / REFINED_RANKS;
     int64_t more = s->least != NULL, whole = 0;
-    int fits = 0;
-    for (int i = 0; i < rounds && i < REFINEMENTS && more > 0 && hd_cost_compare(&floor, bound) < 0; i++) {
+    for (int i = 0; i < rounds_of(s) && more > 0 && hd_cost_compare(&floor, bound) < 0; i++) {
         HD_TRY(hd_search_walk(room, s, HD_WALK_FLOOR));
         floor = room->cost;
         if (hd_cost_compare(&floor, bound) < 0) {
-            HD_TRY(price_walk(&whole, &fits, s, room));
+            HD_TRY(price_walk(&whole, found, s, room));
             more = whole - floor.part[0];
-            *found = fits && whole < *found ? whole : *found;
         }
     }
     *is_hopeless = hd_cost_compare(&floor, bound) >= 0;
@@ -161,13 +166,19 @@ typedef struct few {
     double most;            /* what the walk that is looked for must not be above */
 } few;
 
-/* Is there no walk below the bound? Where some were priced, the best of them is the most that is looked at. */
+/* Is there no walk below the bound? Where some were priced, the best of them is the most that is looked at. On few
+ * ranks the walk that the floor comes from is the only one: it is known already. */
 static heddle_status look_below(int *is_hopeless, hd_walk *room, few *f, const hd_cost *bound)
 {
     heddle_status st = HEDDLE_OK;
-    int64_t found = bound->part[0];
+    int64_t found = bound->part[0], whole = 0;
     hd_search_drop_through(is_hopeless, f->s, f->through, f->most);
-    HD_TRY(*is_hopeless ? HEDDLE_OK : hd_search_hope(is_hopeless, &found, room, f->s, bound));
+    if (!*is_hopeless && rounds_of(f->s) == 1) {
+        hd_near_follow(room->state, &f->near);
+        HD_TRY(price_walk(&whole, &found, f->s, room));
+    } else if (!*is_hopeless) {
+        HD_TRY(hd_search_hope(is_hopeless, &found, room, f->s, bound));
+    }
     f->most = (double)found;
     room->cost = room->second = hd_cost_none;
     restore(f->s, &f->all);
@@ -175,15 +186,21 @@ out:
     return st;
 }
 
+static double next_slack(double slack, int is_enough)
+{
+    return is_enough && slack < SLACK_MAX ? SLACK_MAX : slack < SLACK ? SLACK : slack * SLACK_GROWS;
+}
+
 /* The limit grows from the floor, or from a little more than the best walk is likely to cost, up to what a walk was
- * found at, or to the bound that is given. */
+ * found at, or to the bound that is given. Where there is one, the first walk that is found ends the growing: most
+ * meshes have none below it, and then all states up to it are walked anyway. */
 static heddle_status grow(hd_walk *out, int *is_done, few *f, hd_walk_kind kind)
 {
     heddle_status st = HEDDLE_OK;
     const hd_cost *found = kind == HD_WALK_TWO ? &out->second : &out->cost;
     const double likely = f->floor < (double)f->s->likely ? (double)f->s->likely / f->floor - 1 : 0;
     for (double slack = kind == HD_WALK_TWO ? likely + CLOSELY : SLACK; !*is_done && slack <= SLACK_MAX;
-         slack = slack < SLACK ? SLACK : slack * SLACK_GROWS) {
+         slack = next_slack(slack, kind == HD_WALK_BEST && found->part[0] < INT64_MAX)) {
         const double limit = f->floor * (1 + slack) < f->most ? f->floor * (1 + slack) : f->most;
         out->cost = out->second = hd_cost_none;
         int is_empty = 0;

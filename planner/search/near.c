@@ -106,8 +106,9 @@ static heddle_status go_to_end(double *here, hd_near *w)
     const double row_bytes = (double)m->stage[m->nstages - 1].channels * (double)heddle_dtype_bytes(m->dtype);
     const int end = w->s->epilogue >= 0 ? w->index[w->s->epilogue] : -1;
     for (int i = 0; i < w->n; i++) {
-        here[i] = own[i] < INFINITY ? 0 : INFINITY;
-        HD_TRY(own[i] < INFINITY && end >= 0 ? hd_near_edge(&here[i], w, row_bytes, i, end) : HEDDLE_OK);
+        float edge = 0;
+        HD_TRY(own[i] < INFINITY && end >= 0 ? hd_near_edge(&edge, w, row_bytes, i, end) : HEDDLE_OK);
+        here[i] = own[i] < INFINITY ? edge : INFINITY;
     }
 out:
     return st;
@@ -200,6 +201,26 @@ static void pass_all(double *through, hd_near *w)
             const int at = w->index[k];
             through[i * s->nstates + k] = at >= 0 ? w->through[i * w->n + at] : INFINITY;
         }
+    }
+}
+
+void hd_near_follow(int16_t *state, const hd_near *w)
+{
+    const hd_search *s = w->s;
+    const int period = s->m->nstages;
+    const float *edge = NULL;
+    for (int step = 0; step < s->nsteps; step++) {
+        double more = 0, least = INFINITY;
+        const double *own = own_of(w, step);
+        const double *behind = walked_at(&more, w, &w->from, s->m->repeat - 1 - step / period, step % period);
+        int best = 0;
+        for (int i = 0; i < w->n; i++) {
+            const double sum = (edge != NULL ? edge[i] : 0) + own[i] + behind[i];
+            best = sum < least ? i : best;
+            least = sum < least ? sum : least;
+        }
+        state[step] = (int16_t)(w->out[best].layout - s->layout);
+        edge = w->edge + ((size_t)s->width_of[(step + 1) % period] * (size_t)w->n + (size_t)best) * (size_t)w->n;
     }
 }
 

@@ -5,8 +5,8 @@
 #include "planner/search/search_internal.h"
 
 enum {
-    HD_NEAR_REPETITIONS = 10, /* that are walked */
-    HD_NEAR_RANKS = HEDDLE_MAX_AXES,
+    HD_NEAR_REPETITIONS = 10,            /* that are walked */
+    HD_NEAR_RANKS = 1 + HEDDLE_MAX_AXES, /* the first, and one along every axis */
     HD_NEAR_MASKS = 1 << HEDDLE_MAX_AXES
 };
 
@@ -14,13 +14,6 @@ enum {
 typedef struct hd_near_moved {
     double x[2 * HD_LEVELS];
 } hd_near_moved;
-
-/* As in hd_edge_part. */
-typedef struct hd_near_part {
-    hd_near_moved moved;
-    double own;
-    int is_known;
-} hd_near_part;
 
 /* Costs of the best walks to every state, its own with it, or behind it, from there to the end. */
 typedef struct hd_near_walks {
@@ -42,17 +35,19 @@ typedef struct hd_near_view {
 typedef struct hd_near {
     hd_search *s; /* in whose prices' room the arrays lie: one is open at a time */
     hd_levels levels;
-    int n;                           /* classes of layouts: those that some stage admits, and the end's */
-    int *index;                      /* of the search's layouts the class, -1: none */
-    int ndims, dim[HEDDLE_MAX_DIMS]; /* that a layout may shard */
-    int idle_dim;                    /* the first of them with one element, -1: every class is one layout */
-    unsigned many;                   /* axes of more than one rank, a bit each */
-    int coords[HD_NEAR_RANKS][HEDDLE_MAX_AXES];
-    hd_near_view *out, *into; /* [n] the layouts of a class that send least */
-    unsigned *cuts, *whole;   /* [ndims][n], [n] axes that shard a dim of more elements, that are idle */
+    int n;                                      /* classes of layouts: those that some stage admits, and the end's */
+    int *index;                                 /* of the search's layouts the class, -1: none */
+    int ndims, dim[HEDDLE_MAX_DIMS];            /* that a layout may shard */
+    int idle_dim;                               /* the first of them with one element, -1: every class is one layout */
+    unsigned many;                              /* axes of more than one rank, a bit each */
+    int coords[HD_NEAR_RANKS][HEDDLE_MAX_AXES]; /* of the few ranks */
+    hd_near_view *out, *into;                   /* [n] the layouts of a class that send least */
+    unsigned *cuts, *whole; /* [ndims][n], [n] axes that shard a dim of more elements, that are idle */
     hd_near_moved copies[HD_NEAR_RANKS][HD_NEAR_MASKS]; /* ranks of the set of a level along these axes get as much */
     unsigned power[HD_NEAR_MASKS], nways; /* of 5, by its axis, for a set of axes together; for all that there are */
-    hd_near_part *part;                   /* [HD_NEAR_RANKS][ndims][nways]: what every axis does to the dim */
+    int nmoved;                           /* twice as many as levels */
+    double *part; /* [HD_NEAR_RANKS][ndims][nways][1 + nmoved] as in hd_edge_part, by what every axis does to the dim:
+                   * own, then what is moved; own -1: not known yet */
     hd_near_table *table[HEDDLE_MACHINE_LINKS][2 * HD_NEAR_MASKS]; /* by what changes on which axes */
     unsigned *change;  /* [n] to every class: a bit for every axis, one more: all gather */
     char *wanted;      /* [n] edges to it are made */
@@ -60,7 +55,7 @@ typedef struct hd_near {
     double *own;       /* [nrows][n] of a stage; not admitted: infinite */
     double *covers;    /* [levels.count + 1][ndims][n] of a dim what the first rank has, what its sets have together */
     double *lacks;     /* [levels.count + 1][n] */
-    double *edge;      /* [nwidths][n][n] between those that are wanted: never above */
+    float *edge;       /* [nwidths][n][n] between those that are wanted: never above */
     char *is_full;     /* as many: are looked at in full */
     double *behind;    /* [n] */
     double *sum;       /* [n] */
@@ -78,11 +73,11 @@ void hd_near_close(hd_near *near);
 /* A layout of the search's; axes of one rank cut nothing. */
 hd_near_view hd_near_see(const hd_near *near, int layout);
 /* The edges from a class to those that are wanted, by what the first rank lacks there. */
-heddle_status hd_near_first(double *edge, hd_near *near, double row_bytes);
+heddle_status hd_near_first(float *edge, hd_near *near, double row_bytes);
 /* Of a row before a stage. */
 double hd_near_row_bytes(const hd_near *near, int stage);
 /* What an edge of rows of so many bytes between two classes costs at least. */
-heddle_status hd_near_edge(double *out, hd_near *near, double row_bytes, int from, int to);
+heddle_status hd_near_edge(float *out, hd_near *near, double row_bytes, int from, int to);
 /* An edge before a stage is looked at in full, if it was not. */
 heddle_status hd_near_look(hd_near *near, int stage, int from, int to);
 /* One more than what an edge between two of the search's layouts costs at least; 0: it is not known of these. */
@@ -95,6 +90,8 @@ heddle_status hd_near_go_back(double *here, hd_near *near, int stage, const doub
 /* near.c: what no walk is below, 0: not known; looked for as far as it may be below the bound. is_first: of this search
  * no floor was above it yet. */
 heddle_status hd_near_floor(double *floor, hd_near *near, double bound, int is_first);
+/* Of classes of one layout the walk that costs that, where all is known of its edges. */
+void hd_near_follow(int16_t *state, const hd_near *near);
 /* Where it is, through[nrows][nstates]: what no walk through a state of a row is below; 0: not known. */
 int hd_near_through(double *through, hd_near *near);
 

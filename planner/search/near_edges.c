@@ -1,8 +1,8 @@
 /* What edges cost at least, from a few ranks.
  *
  * What the first rank receives is known at once, and little less than the rest in most edges (near_open.c). Where it
- * matters the first rank is looked at, and its neighbours along every axis: wherever two layouts cut a dim by different
- * axes, one of them lies across. What they send and receive is a product over the dims, whose factors depend on which
+ * matters the first rank is looked at, and one along every axis: wherever two layouts cut a dim by different axes, one
+ * of them lies across. What they send and receive is a product over the dims, whose factors depend on which
  * axes cut a dim before and after, and are kept. Seconds are looked up in tables whose steps are rounded down. So an
  * edge takes some hundred nanoseconds, and is never above its price. */
 #include "planner/search/near.h"
@@ -19,11 +19,11 @@ enum {
 };
 static const double EXACT = 0x1p52;
 
-/* Picoseconds of an exchange by its bytes; -1: not looked up yet. is_loose: the least of those of all groups that are
- * so many times as large, and of an all-to-all where it is a gather. */
+/* Picoseconds of an exchange by its bytes, rounded down to what a float holds; -1: not looked up yet. is_loose: the
+ * least of those of all groups that are so many times as large, and of an all-to-all where it is a gather. */
 struct hd_near_table {
     int level, exchange, group, is_loose;
-    double ps[STEPS];
+    float ps[STEPS];
 };
 
 /* --- one edge ----------------------------------------------------------------------------------------------------- */
@@ -74,7 +74,7 @@ static double exchange_s(const hd_near_table *t, const heddle_machine *machine, 
 }
 
 /* What at least as many bytes as this take at least; one less, for the last digit of a product of powers. */
-static double least_ps(hd_near_table *t, const hd_near *w, double bytes)
+static float least_ps(hd_near_table *t, const hd_near *w, double bytes)
 {
     uint64_t bits = 0;
     memcpy(&bits, &bytes, sizeof bits);
@@ -82,12 +82,13 @@ static double least_ps(hd_near_table *t, const hd_near *w, double bytes)
     if (at < 0) {
         return 0;
     }
-    double *ps = &t->ps[at < STEPS ? at : STEPS - 1];
+    float *ps = &t->ps[at < STEPS ? at : STEPS - 1];
     if (*ps < 0) {
         bits = bits >> BITS_BELOW << BITS_BELOW;
         memcpy(&bytes, &bits, sizeof bytes);
-        *ps = floor(exchange_s(t, w->s->pricer.machine, heddle_mesh_size(&w->s->mesh), bytes) * 1e12) - 1;
-        *ps = *ps > EXACT ? EXACT : *ps > 0 ? *ps : 0;
+        double least = floor(exchange_s(t, w->s->pricer.machine, heddle_mesh_size(&w->s->mesh), bytes) * 1e12) - 1;
+        least = least > EXACT ? EXACT : least > 0 ? least : 0;
+        *ps = (float)least > least ? nextafterf((float)least, 0) : (float)least;
     }
     return *ps;
 }
@@ -134,18 +135,18 @@ static heddle_status table_of(hd_near_table **out, hd_near *w, int level, unsign
 }
 
 /* Raises *ps to what such an exchange of so many bytes by the links of a level takes at least. */
-static heddle_status take(double *ps, hd_near *w, int level, unsigned change, double bytes)
+static heddle_status take(float *ps, hd_near *w, int level, unsigned change, double bytes)
 {
     heddle_status st = HEDDLE_OK;
     hd_near_table *t = NULL;
     HD_TRY(table_of(&t, w, level, change));
-    const double least = least_ps(t, w, bytes);
+    const float least = least_ps(t, w, bytes);
     *ps = least > *ps ? least : *ps;
 out:
     return st;
 }
 
-heddle_status hd_near_first(double *edge, hd_near *w, double row_bytes)
+heddle_status hd_near_first(float *edge, hd_near *w, double row_bytes)
 {
     heddle_status st = HEDDLE_OK;
     for (int to = 0; to < w->n; to++) {
@@ -168,22 +169,20 @@ static unsigned way_of(const hd_near *w, unsigned shards, unsigned a, unsigned b
     return w->power[a & ~b] + 2 * w->power[a & b] + 3 * w->power[other] + 4 * w->power[b & ~a & ~other];
 }
 
-static void make_part(hd_near_part *p, const hd_near *w, int r, int d, const heddle_layout *from,
-                      const heddle_layout *to)
+static void make_part(double *p, const hd_near *w, int r, int d, const heddle_layout *from, const heddle_layout *to)
 {
     hd_edge_part made;
     hd_edge_part_at(&made, &w->s->m->shape, &w->s->mesh, &w->levels, from, to, w->dim[d], w->coords[r]);
-    p->is_known = 1;
-    p->own = (double)made.own;
+    *p++ = (double)made.own;
     for (int l = 0; l < w->levels.count; l++) {
-        p->moved.x[2 * l] = (double)made.sent[l];
-        p->moved.x[2 * l + 1] = (double)made.received[l];
+        *p++ = (double)made.sent[l];
+        *p++ = (double)made.received[l];
     }
 }
 
 /* most[l]: elements by the links of level l, raised to what one rank sends or receives: the product of what two layouts
- * do to every dim. `levels` is a constant where this is called, so that compilers unroll the loops. */
-static inline void raise_to(double *most, const hd_near *w, const hd_near_part *const part[], const double *copies,
+ * do to every dim. For most machines `levels` is a constant where this is called: then compilers unroll the loops. */
+static inline void raise_to(double *most, const hd_near *w, const double *const part[], const double *copies,
                             int levels)
 {
     double moved[2 * HD_LEVELS], own = 1;
@@ -191,9 +190,9 @@ static inline void raise_to(double *most, const hd_near *w, const hd_near_part *
         moved[i] = copies[i];
     }
     for (int d = 0; d < w->ndims; d++) {
-        own *= part[d]->own;
+        own *= part[d][0];
         for (int i = 0; i < 2 * levels; i++) {
-            moved[i] *= part[d]->moved.x[i];
+            moved[i] *= part[d][1 + i];
         }
     }
     for (int l = 0; l < levels; l++) {
@@ -204,42 +203,43 @@ static inline void raise_to(double *most, const hd_near *w, const hd_near_part *
     }
 }
 
-/* Axes along which a neighbour of the first rank is looked at: those that change, for else it has what the first rank
- * has. One along an axis that is idle before holds nothing in some layouts of a class, all in others. */
+/* Axes along which a rank is looked at besides the first: those that change, for else it has what the first rank has.
+ * One along an axis that is idle before holds nothing in some layouts of a class, all in others. */
 static unsigned looked_along(const hd_near *w, int from, unsigned change)
 {
     return change >> 1 & (w->idle_dim >= 0 ? w->out[from].shards : w->many);
 }
 
 /* Along an axis that cuts nothing of a dim, each of the few ranks has of it what the first one has. */
-heddle_status hd_near_edge(double *out, hd_near *w, double row_bytes, int from, int to)
+heddle_status hd_near_edge(float *out, hd_near *w, double row_bytes, int from, int to)
 {
     heddle_status st = HEDDLE_OK;
     const hd_near_view *a = &w->out[from], *b = &w->into[to];
-    const unsigned change = change_of(w, from, to), along = looked_along(w, from, change) | 1;
-    const size_t ranks = (size_t)w->ndims * w->nways;
-    hd_near_part *first[HEDDLE_MAX_DIMS];
-    const hd_near_part *part[HEDDLE_MAX_DIMS];
+    const unsigned change = change_of(w, from, to), along = looked_along(w, from, change) << 1 | 1;
+    const size_t values = 1 + (size_t)w->nmoved, ranks = (size_t)w->ndims * w->nways * values;
+    double *first[HEDDLE_MAX_DIMS];
+    const double *part[HEDDLE_MAX_DIMS];
     double most[HD_LEVELS] = {0};
     for (int d = 0; d < w->ndims; d++) {
-        first[d] = &w->part[(unsigned)d * w->nways + way_of(w, a->shards, a->cuts[d], b->cuts[d])];
+        first[d] = &w->part[((unsigned)d * w->nways + way_of(w, a->shards, a->cuts[d], b->cuts[d])) * values];
     }
-    for (int r = 0; r < w->s->mesh.naxes && change >> 1 != 0; r++) {
+    for (int r = 0; r <= w->s->mesh.naxes && change >> 1 != 0; r++) {
         if ((along >> r & 1) == 0) {
             continue;
         }
         for (int d = 0; d < w->ndims; d++) {
-            const int has = ((a->cuts[d] | b->cuts[d]) >> r & 1) != 0 ? r : 0;
-            hd_near_part *p = first[d] + (size_t)has * ranks;
-            if (!p->is_known) {
+            const int has = ((a->cuts[d] | b->cuts[d]) << 1 >> r & 1) != 0 ? r : 0;
+            double *p = first[d] + (size_t)has * ranks;
+            if (*p < 0) {
                 make_part(p, w, has, d, a->layout, b->layout);
             }
             part[d] = p;
         }
-        if (w->levels.count <= 2) {
-            raise_to(most, w, part, w->copies[r][a->shards & ~b->shards].x, 2);
+        const double *copies = w->copies[r][a->shards & ~b->shards].x;
+        if (w->levels.count == 2) {
+            raise_to(most, w, part, copies, 2);
         } else {
-            raise_to(most, w, part, w->copies[r][a->shards & ~b->shards].x, HD_LEVELS);
+            raise_to(most, w, part, copies, w->levels.count);
         }
     }
     *out = 0;
@@ -259,7 +259,7 @@ heddle_status hd_near_look(hd_near *w, int stage, int from, int to)
 {
     heddle_status st = HEDDLE_OK;
     const size_t n = (size_t)w->n, at = ((size_t)w->s->width_of[stage] * n + (size_t)from) * n + (size_t)to;
-    double cost = 0;
+    float cost = 0;
     if (!w->is_full[at]) {
         HD_TRY(hd_near_edge(&cost, w, hd_near_row_bytes(w, stage), from, to));
         w->edge[at] = cost > w->edge[at] ? cost : w->edge[at];

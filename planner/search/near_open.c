@@ -189,7 +189,7 @@ static size_t lay_out(hd_near *w, char *room)
     const size_t steps = repetitions * (size_t)s->m->nstages;
     w->whole = take(&used, room, n, sizeof *w->whole);
     w->cuts = take(&used, room, ndims * n, sizeof *w->cuts);
-    w->part = take(&used, room, HD_NEAR_RANKS * ndims * w->nways, sizeof *w->part);
+    w->part = take(&used, room, HD_NEAR_RANKS * ndims * w->nways * (1 + (size_t)w->nmoved), sizeof *w->part);
     w->change = take(&used, room, n, sizeof *w->change);
     w->step = take(&used, room, steps + 1, sizeof *w->step);
     w->wanted = take(&used, room, n, sizeof *w->wanted);
@@ -221,20 +221,25 @@ static heddle_status room(hd_near *w)
         p->room_bytes = bytes;
     }
     lay_out(w, p->room);
-    memset(w->part, 0, HD_NEAR_RANKS * (size_t)w->ndims * w->nways * sizeof *w->part);
+    for (size_t i = 0; i < HD_NEAR_RANKS * (size_t)w->ndims * w->nways; i++) {
+        w->part[i * (1 + (size_t)w->nmoved)] = -1;
+    }
     memset(w->is_full, 0, (size_t)w->s->nwidths * n * n * sizeof *w->is_full);
 out:
     return st;
 }
 
+/* The first rank, and along every axis the first one on another host, or where there is none its neighbour. Where
+ * blocks are uneven it may be the second host that lacks most: the first one's lie at the same end of both dims. */
 static void set_ranks(hd_near *w)
 {
     int width[HD_LEVELS][HEDDLE_MAX_AXES];
     const heddle_mesh *mesh = &w->s->mesh;
     hd_edge_widths(width, mesh, &w->levels);
-    for (int r = 0; r < w->s->mesh.naxes; r++) {
+    for (int r = 0; r <= mesh->naxes; r++) {
         for (int a = 0; a < mesh->naxes; a++) {
-            w->coords[r][a] = a == r && r > 0 && mesh->axis[a].size > 1;
+            const int reaches_out = w->levels.count > 1 && width[0][a] < mesh->axis[a].size;
+            w->coords[r][a] = a + 1 != r || mesh->axis[a].size == 1 ? 0 : reaches_out ? width[0][a] : 1;
         }
         for (int l = 0; l < w->levels.count; l++) {
             for (unsigned axes = 0; axes < 1u << mesh->naxes; axes++) {
@@ -305,6 +310,7 @@ heddle_status hd_near_open(hd_near *w, hd_search *s, int is_rough)
             w->dim[w->ndims++] = d;
         }
     }
+    w->nmoved = 2 * w->levels.count;
     w->idle_dim = is_rough && s->idle_digit < w->ndims ? s->idle_digit : -1;
     for (int a = 0; a < s->mesh.naxes; a++) {
         w->many |= (unsigned)(s->mesh.axis[a].size > 1) << a;

@@ -6,14 +6,14 @@
 
 #include <math.h>
 
-static double *edges_before(const hd_near *w, int stage)
+static float *edges_before(const hd_near *w, int stage)
 {
     return w->edge + (size_t)w->s->width_of[stage] * (size_t)w->n * (size_t)w->n;
 }
 
 void hd_near_go_on(double *here, const double *before, const hd_near *w, int stage)
 {
-    const double *edge = edges_before(w, stage);
+    const float *edge = edges_before(w, stage);
     const int n = w->n;
     for (int b = 0; b < n; b++) {
         here[b] = INFINITY;
@@ -27,66 +27,64 @@ void hd_near_go_on(double *here, const double *before, const hd_near *w, int sta
     }
 }
 
-/* sum[b] = edge[b] + behind[b], and the least of them. */
-static double add_up(double *restrict sum, const double *behind, const double *edge, int n)
+/* Of every LANES states one is in a lane. So many are not unrolled by compilers, which then take several at once. */
+enum { LANES = 32 };
+
+static double least_of(const double *lane)
 {
-    enum { LANES = 8 };
-    double least[LANES];
+    double least = INFINITY;
+    for (int i = 0; i < LANES; i++) {
+        least = lane[i] < least ? lane[i] : least;
+    }
+    return least;
+}
+
+/* sum[b] = edge[b] + behind[b], and the least of every lane. */
+static void add_up(double *restrict sum, double *restrict lane, const double *restrict behind,
+                   const float *restrict edge, int n)
+{
     int b = 0;
     for (int i = 0; i < LANES; i++) {
-        least[i] = INFINITY;
+        lane[i] = INFINITY;
     }
     for (; b + LANES <= n; b += LANES) {
         for (int i = 0; i < LANES; i++) {
-            sum[b + i] = edge[b + i] + behind[b + i];
-            least[i] = sum[b + i] < least[i] ? sum[b + i] : least[i];
+            const double one = edge[b + i] + behind[b + i];
+            sum[b + i] = one;
+            lane[i] = one < lane[i] ? one : lane[i];
         }
     }
-    for (; b < n; b++) {
-        sum[b] = edge[b] + behind[b];
-        least[0] = sum[b] < least[0] ? sum[b] : least[0];
+    for (int i = 0; b + i < n; i++) {
+        sum[b + i] = edge[b + i] + behind[b + i];
+        lane[i] = sum[b + i] < lane[i] ? sum[b + i] : lane[i];
     }
-    for (int i = 1; i < LANES; i++) {
-        least[0] = least[i] < least[0] ? least[i] : least[0];
-    }
-    return least[0];
-}
-
-/* The first from `at` on that is below `bound`; n: none. */
-static int next_below(const double *sum, int at, int n, double bound)
-{
-    enum { LANES = 8 };
-    while (at + LANES <= n) {
-        double least[LANES / 2];
-        for (int i = 0; i < LANES / 2; i++) {
-            least[i] = sum[at + i] < sum[at + i + LANES / 2] ? sum[at + i] : sum[at + i + LANES / 2];
-        }
-        least[0] = least[0] < least[2] ? least[0] : least[2];
-        least[1] = least[1] < least[3] ? least[1] : least[3];
-        if (least[0] < bound || least[1] < bound) {
-            break;
-        }
-        at += LANES;
-    }
-    while (at < n && sum[at] >= bound) {
-        at++;
-    }
-    return at;
 }
 
 /* *least is raised to what it is by edges in full: those are looked at that are below what was found. The one that was
- * the least comes first, for then few others are. */
-static heddle_status least_in_full(double *least, hd_near *w, int stage, int from)
+ * the least comes first, and what it costs to stay is known: then few others are below. */
+static heddle_status least_in_full(double *least, hd_near *w, const double *lane, int stage, int from)
 {
     heddle_status st = HEDDLE_OK;
-    const int n = w->n, first = next_below(w->sum, 0, n, nextafter(*least, INFINITY));
-    const double *edge = edges_before(w, stage) + (size_t)from * (size_t)n, known = *least;
+    const int n = w->n;
+    const float *edge = edges_before(w, stage) + (size_t)from * (size_t)n;
+    const double known = *least;
+    int first = 0;
+    while (lane[first] > known) {
+        first++;
+    }
+    while (w->sum[first] > known) {
+        first += LANES;
+    }
     HD_TRY(hd_near_look(w, stage, from, first));
     *least = edge[first] + w->behind[first];
-    for (int b = *least > known ? next_below(w->sum, 0, n, *least) : n; b < n;) {
-        HD_TRY(hd_near_look(w, stage, from, b));
-        *least = edge[b] + w->behind[b] < *least ? edge[b] + w->behind[b] : *least;
-        b = next_below(w->sum, b + 1, n, *least);
+    *least = w->behind[from] < *least ? w->behind[from] : *least; /* an edge that stays is free */
+    for (int i = 0; *least > known && i < LANES; i++) {
+        for (int b = i; lane[i] < *least && b < n; b += LANES) {
+            if (w->sum[b] < *least) {
+                HD_TRY(hd_near_look(w, stage, from, b));
+                *least = edge[b] + w->behind[b] < *least ? edge[b] + w->behind[b] : *least;
+            }
+        }
     }
 out:
     return st;
@@ -95,10 +93,15 @@ out:
 heddle_status hd_near_go_back(double *here, hd_near *w, int stage, const double *own, int in_full)
 {
     heddle_status st = HEDDLE_OK;
-    const double *edge = edges_before(w, stage);
+    const float *edge = edges_before(w, stage);
+    double lane[LANES];
     for (int a = 0; a < w->n; a++, edge += w->n) {
-        here[a] = own[a] < INFINITY ? add_up(w->sum, w->behind, edge, w->n) : INFINITY;
-        HD_TRY(in_full && here[a] < INFINITY ? least_in_full(&here[a], w, stage, a) : HEDDLE_OK);
+        here[a] = INFINITY;
+        if (own[a] < INFINITY) {
+            add_up(w->sum, lane, w->behind, edge, w->n);
+            here[a] = least_of(lane);
+            HD_TRY(in_full && here[a] < INFINITY ? least_in_full(&here[a], w, lane, stage, a) : HEDDLE_OK);
+        }
     }
 out:
     return st;
