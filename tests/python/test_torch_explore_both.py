@@ -1,6 +1,10 @@
 """Blocks with attention over places and over frames: one of the two is switched, there and back, and nothing else."""
+import os
+
 import pytest
 import torch
+from ranks import fork
+from test_torch import COMMON
 from test_torch_explore_models import WIDTH, Attention, Mlp
 from test_torch_explore_once import Block, moved
 
@@ -115,3 +119,33 @@ def test_steps_of_one_tensor_are_one_and_keep_their_order():
                    ("last", cut)], Flow(calls)) == [("attend", (query, cut, both)), ("last", cut)]
     assert merged([("attend", step) for step in (key, cut, value)], Flow(calls)) == [("attend", (key, cut, value))]
     assert merged([("uncalled", step) for step in (key, value)], Flow(calls)) == [("uncalled", (key, value))]
+
+
+@pytest.mark.parametrize("block", ("Both", "Folded"))
+def test_ranks_without_rows_by_processes(tmp_path, block):
+    """A plan of more rows, where two ranks of three have no frames, or no places, and then both."""
+    fork(tmp_path, COMMON + f"""
+import sys
+sys.path.append({os.path.dirname(__file__)!r})
+from test_torch_explore_both import {block}, explored
+
+model, _, found = explored({block})
+plan = found.plan(model, "[sp=3]")
+with heddle.Comm.open(deadline_s=60) as comm:
+    for frames, places in SHAPES[{block!r}]:
+        x = torch.randn(2, frames, places, 3, requires_grad=True)
+        def passed():
+            model.zero_grad()
+            y = model(x)
+            (dx,) = torch.autograd.grad(y.square().sum(), x, retain_graph=True)
+            y.square().sum().backward()
+            return y.detach(), dx, [p.grad.clone() for p in model.parameters()]
+        whole = passed()
+        handle = ht.parallelize(model, plan, comm)
+        y, dx, _ = passed()
+        ht.reduce_gradients(model.parameters(), sum_over=comm)
+        assert torch.equal(y, whole[0]) and torch.allclose(dx, whole[1], 1e-4, 1e-5), (frames, places)
+        assert all(torch.allclose(p.grad, q, 1e-4, 1e-4) for p, q in zip(model.parameters(), whole[2]))
+        handle.remove()
+print("ok", flush=True)
+""".replace("SHAPES", "{'Both': ((1, 11), (7, 1), (1, 1), (2, 2)), 'Folded': ((7, 2), (7, 1))}"), 3)

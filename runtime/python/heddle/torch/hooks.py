@@ -119,7 +119,8 @@ class _Step:
 
     def _once(self, given: Sequence[Any]) -> List[Any]:
         """The work on each. What is one tensor on all ranks is moved once. The ranks tell one another, since one of
-        them may have a copy where others have the tensor itself: `contiguous()` looks at its strides."""
+        them may have a copy where others have the tensor itself: `contiguous()` looks at its strides. They do in every
+        pass, since that may be otherwise in the next one, on one rank alone."""
         first = [-1 if x is None else next(at for at, y in enumerate(given) if y is x) for x in given]
         said = self._ranks.comm.allgather(struct.pack(f"={len(given)}b", *first))
         every = list(zip(*(struct.unpack(f"={len(given)}b", mine) for mine in said)))
