@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # run.sh FILE: one file of tests of the Python package in the build folder, by a Python that has what it needs.
-# run.sh NAME FILE FILE...: several, which import torch once (together.py); what is skipped is told by NAME.
+# run.sh NAME JOBS FILE...: several, JOBS at a time, which import torch once (together.py); what is skipped is told by NAME.
 # HEDDLE_TEST_PYTHON names one (tests/run.sh python makes it, with torch), else the machine's is taken.
 set -euo pipefail
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"
 BASH_ARGV0=${1%.py} # what is skipped is told by this name
 files=("$1")
-case $1 in *.py) ;; *) files=("${@:2}") ;; esac
+case $1 in *.py) jobs="" ;; *) jobs=$2 files=("${@:3}") ;; esac
 case $(grep HEDDLE_SANITIZE: "${HEDDLE_BUILD:?}/CMakeCache.txt") in *=?*)
     skip_test sanitizer "Python itself would need the sanitizer"
     ;;
@@ -28,8 +28,10 @@ PY
         # What is compiled is kept beside the build: every rank imports torch, which without takes twice as long.
         unset PYTHONDONTWRITEBYTECODE
         export PYTHONPATH=$HEDDLE_BUILD/python PYTHONPYCACHEPREFIX=$HEDDLE_BUILD/pycache
-        if [ ${#files[@]} -gt 1 ]; then
-            exec "$python" "$HEDDLE_SOURCE/tests/python/together.py" "$wanted" "${files[@]}"
+        # Tensors are small: a second thread would only wait, which costs a core.
+        export OMP_NUM_THREADS=1
+        if [ -n "$jobs" ]; then
+            exec "$python" "$HEDDLE_SOURCE/tests/python/together.py" "$jobs" "$wanted" "${files[@]}"
         fi
         exec "$python" -m pytest -q -p no:cacheprovider --rootdir "$HEDDLE_SOURCE/tests/python" "$@"
     fi

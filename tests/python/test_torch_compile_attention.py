@@ -46,6 +46,21 @@ PLANNED = """
 """
 
 
+ONE_EACH = """
+compiled = torch.compile(attended, fullgraph=True, backend="aot_eager", dynamic=True)
+
+def one_each(given):
+    for again in range(2):  # which compiles nothing more
+        for graph, (group, method, options) in enumerate(given, 1):
+            plan = group.attention("f32[b=2 s=7 h=4 d=8] on [n=2]: s@n", method, **options)
+            q, k, v = (rows(draw(seed + comm.rank // 2, 2, 4, 7, 8, dtype=torch.float32), group)
+                       for seed in (1, 5, 9))
+            assert torch.equal(compiled(q, k, v, [plan])[0], attended(q, k, v, [plan])[0]), (method, options)
+            assert graphs() == (len(given) if again else graph), (graphs(), method, options)
+    return q, k, v, plan
+"""
+
+
 def test_attentions_of_other_lengths_have_one_graph(tmp_path):
     fork(tmp_path, COMMON + """
 with heddle.Comm.open(deadline_s=600) as comm:  # one compiles longer than another
@@ -72,11 +87,11 @@ def linear(q, k, v, plans):
     return [ht.linear_attention(q.sin(), k, v.cos(), plan) for plan in plans]
 
 with heddle.Comm.open(deadline_s=600) as comm:  # one compiles longer than another
-    def planned(**options):
+    def planned(*methods, **options):
         return lambda s: [comm.linear_attention(f"f32[b=2 s={s} h=2 d=16] on {comm.mesh}: s@sp", method,
-                                                decay=[0.9, 0.75], **options) for method in ("lasp2", "scan")]
-    alike(linear, planned(bidirectional=True), 2, 2, torch.float32)
-    alike(linear, planned(), 2, 2, torch.float16)  # by torch's operations
+                                                decay=[0.9, 0.75], **options) for method in methods]
+    alike(linear, planned("lasp2", "scan", bidirectional=True), 2, 2, torch.float32)
+    alike(linear, planned("scan"), 2, 2, torch.float16)  # by torch's operations
 print("ok")
 """, 2)
 
@@ -104,21 +119,21 @@ print("ok")
 
 
 def test_a_graph_of_attention_is_not_taken_for_a_plan_that_it_does_not_fit(tmp_path):
-    """Another method, mask, scale, number of key heads, or communicator."""
-    fork(tmp_path, COMMON + """
-with heddle.Comm.open(mesh="[dp=2 sp=2]", deadline_s=600) as comm:
-    compiled = torch.compile(attended, fullgraph=True, backend="aot_eager", dynamic=True)
-    one, other = comm.axis("dp"), comm.axis("sp")
-    given = [(one, "ring", {}), (other, "ring", {}), (other, "gather-kv", {}), (other, "gather-kv", {"scale": 0.5}),
-             (other, "ring", {"causal": True}), (other, "ring", {"key_lengths": [5, 3]})]
-    for again in range(2):  # which compiles nothing more
-        for graph, (group, method, options) in enumerate(given, 1):
-            plan = group.attention("f32[b=2 s=7 h=4 d=8] on [n=2]: s@n", method, **options)
-            q, k, v = (rows(draw(seed + comm.rank // 2, 2, 4, 7, 8, dtype=torch.float32), group) for seed in (1, 5, 9))
-            assert torch.equal(compiled(q, k, v, [plan])[0], attended(q, k, v, [plan])[0]), (method, options)
-            assert graphs() == (len(given) if again else graph), (graphs(), method, options)
+    """Another method, mask, scale, or number of keys."""
+    fork(tmp_path, COMMON + ONE_EACH + """
+with heddle.Comm.open(deadline_s=600) as comm:
+    q, k, v, plan = one_each([(comm, "ring", {}), (comm, "gather-kv", {}), (comm, "gather-kv", {"scale": 0.5}),
+                              (comm, "ring", {"causal": True}), (comm, "ring", {"key_lengths": [5, 3]})])
     q, k, v = (torch.cat([x, x[:, :, :1]], 2) for x in (q, k, v))
     refused(Exception, "wants f32", compiled, q, k, v, [plan])
+print("ok")
+""", 2)
+
+
+def test_a_graph_of_attention_is_of_its_communicator(tmp_path):
+    fork(tmp_path, COMMON + ONE_EACH + """
+with heddle.Comm.open(mesh="[dp=2 sp=2]", deadline_s=600) as comm:
+    one_each([(comm.axis(name), "ring", {}) for name in ("dp", "sp")])
 print("ok")
 """, 4)
 

@@ -17,10 +17,10 @@ MODELS = {
     "ltx": lambda: (ltx(), given_ltx(1, F32)),
     "hunyuan": lambda: (hunyuan(), given_hunyuan(2, 35, F32)),
     "cogvideox": lambda: (cogvideox(), given_cogvideox(2, F32)),
-    "cogvideox-rotary": lambda: (cogvideox(2, True), given_cogvideox(1, F32, True)),
+    "cogvideox-rotary": lambda: (cogvideox(2, True, 1), given_cogvideox(1, F32, True)),
     "allegro": lambda: (allegro(), given_allegro(2, F32)),
     "sd3": lambda: (sd3(), given_sd3(2, F32)),
-    "flux": lambda: (flux(), given_flux(2, F32)),
+    "flux": lambda: (flux(4, 1, 1), given_flux(2, F32)),
     "qwen": lambda: (qwen(), given_qwen(2, F32, masked=True)),
 }
 
