@@ -75,6 +75,10 @@ HD_SIM_EXPORT void hd_sim_set_reversed(int is_reversed);
 /* From now on the race detector does not see what kernels load and store: where ranks give up, kernels fall through
  * their waits, and load what peers may still store. Nobody looks at what comes of it. */
 HD_SIM_EXPORT void hd_sim_set_unseen(int is_unseen);
+/* From now on a kernel whose blocks have more threads is one thread to the race detector, which takes most of its time
+ * for their barriers: it sees what kernels of other streams and the host do beside it, not what its threads do beside
+ * one another. A report may name functions that others of these threads were in. */
+HD_SIM_EXPORT void hd_sim_tell_apart(unsigned most_threads);
 /* What a kernel that ran read and wrote of devices' memory, in bytes; however often it did, each counts once. */
 typedef struct hd_sim_traffic {
     char name[64];

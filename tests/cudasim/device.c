@@ -7,6 +7,7 @@
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int devices;
 static _Atomic int processors = 132, is_unseen;
+static _Atomic unsigned told_apart = ~0u;
 static int64_t memory_bytes;
 static int connections;
 static int allocation_waits, nallocating; /* threads that do, with the lock */
@@ -51,6 +52,16 @@ void hd_sim_set_unseen(int is)
 int hd_sim_is_unseen(void)
 {
     return atomic_load_explicit(&is_unseen, memory_order_relaxed);
+}
+
+void hd_sim_tell_apart(unsigned most_threads)
+{
+    atomic_store(&told_apart, most_threads);
+}
+
+unsigned hd_sim_told_apart(void)
+{
+    return atomic_load_explicit(&told_apart, memory_order_relaxed);
 }
 
 int64_t hd_sim_calls(void)

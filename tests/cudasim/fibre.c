@@ -26,8 +26,12 @@ void __tsan_ignore_thread_begin(void);
 void __tsan_ignore_thread_end(void);
 enum { NO_SYNC = 1 };
 #define UNSEEN(begins) ((begins) ? __tsan_ignore_thread_begin() : __tsan_ignore_thread_end())
+#define SEEN_AS(e, detector) ((e)->is_one ? (void)0 : __tsan_switch_to_fiber(detector, NO_SYNC))
+#define NEW_DETECTOR() __tsan_create_fiber(0)
 #else
 #define UNSEEN(begins) ((void)(begins))
+#define SEEN_AS(e, detector) ((void)(e))
+#define NEW_DETECTOR() NULL
 #endif
 
 enum {
@@ -67,6 +71,7 @@ typedef struct engine {
     size_t own_bytes;
     const hd_sim_op *op;
     char begin, end;              /* edges */
+    int is_one;                   /* to the race detector */
     fibre *set;                   /* of the present block */
     unsigned block, shift, rests; /* turns in which all napped */
     char *barrier; /* edge of the block, then those of its warps: new ones, or the detector would order blocks */
@@ -112,9 +117,7 @@ static void go_home(void)
 {
     engine *e = my();
     fibre *f = e->now;
-#ifdef HD_SIM_TSAN
-    __tsan_switch_to_fiber(e->home_detector, NO_SYNC);
-#endif
+    SEEN_AS(e, e->home_detector);
     LEAVE(f->lane.state == HD_SIM_DONE ? NULL : &f->kept, e->home_bottom, e->home_bytes);
     hd_sim_switch(&f->top, e->home);
     ARRIVE(f->kept, &my()->home_bottom, &my()->home_bytes);
@@ -123,9 +126,7 @@ static void go_home(void)
 static void go_to(engine *e, fibre *f)
 {
     e->now = f;
-#ifdef HD_SIM_TSAN
-    __tsan_switch_to_fiber(f->detector, NO_SYNC);
-#endif
+    SEEN_AS(e, f->detector);
     LEAVE(&e->home_kept, f->stack, STACK_BYTES);
     hd_sim_switch(&e->home, f->top);
     ARRIVE(e->home_kept, NULL, NULL);
@@ -268,25 +269,23 @@ static engine *need_engine(void)
     return mine;
 }
 
-/* Made when a block first needs them: the detector takes a third of a millisecond for one, and longer for all that
- * follows the more there are. */
+/* Made when a block first needs them, and so are their detectors: one takes a third of a millisecond, and longer for all
+ * that follows the more there are. */
 static fibre *need_fibres(engine *e, unsigned set, unsigned threads)
 {
     for (; e->nfibres[set] < (int)threads; e->nfibres[set]++) {
-        fibre *f = &e->fibre[set][e->nfibres[set]];
-        f->stack = pages(STACK_BYTES);
-#ifdef HD_SIM_TSAN
-        f->detector = __tsan_create_fiber(0);
-#endif
+        e->fibre[set][e->nfibres[set]].stack = pages(STACK_BYTES);
     }
     return e->fibre[set];
 }
 
 /* The stack as hd_sim_switch leaves it. */
-static void make_ready(fibre *f, unsigned thread, unsigned block, const hd_sim_op *op)
+static void make_ready(fibre *f, int is_one, unsigned thread, unsigned block, const hd_sim_op *op)
 {
     f->self = (hd_sim_thread){thread, block, op->u.kernel.threads, op->u.kernel.blocks};
     hd_sim_lane_begins(&f->lane);
+    f->lane.is_one = is_one;
+    f->detector = is_one || f->detector != NULL ? f->detector : NEW_DETECTOR();
     f->kept = NULL;
     void **top = (void **)(f->stack + STACK_BYTES - 64);
     *--top = NULL;
@@ -342,7 +341,7 @@ static void run_block(engine *e, const hd_sim_op *op, unsigned block, int is_rev
     e->shift = (block * 7 + 1) % threads; /* another fibre in every block: nothing is ordered by chance */
     give_shared(e, op->u.kernel.shared_bytes);
     for (unsigned i = 0; i < threads; i++) {
-        make_ready(fibre_of(e, i), i, block, op);
+        make_ready(fibre_of(e, i), e->is_one, i, block, op);
     }
     char *volatile barrier = malloc(EDGE_BYTES * (2 + threads / 32)); /* known on this stack, too */
     e->barrier = barrier;
@@ -359,6 +358,7 @@ void hd_sim_run_kernel(hd_sim_op *op)
     int has_turn = hd_sim_take_turn();
     e->op = op;
     e->shared_used = 0;
+    e->is_one = op->u.kernel.threads > hd_sim_told_apart();
 #ifdef HD_SIM_TSAN
     e->home_detector = __tsan_get_current_fiber();
 #endif
@@ -384,7 +384,9 @@ void hd_sim_end_fibres(void)
         }
         munmap(f->stack, STACK_BYTES);
 #ifdef HD_SIM_TSAN
-        __tsan_destroy_fiber(f->detector);
+        if (f->detector != NULL) {
+            __tsan_destroy_fiber(f->detector);
+        }
         hd_sim_lane_ends(&f->lane);
 #endif
     }

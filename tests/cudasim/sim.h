@@ -231,6 +231,7 @@ int hd_sim_take_turn(void); /* 1: no other kernel runs until it is given back */
 void hd_sim_give_turn(int is_taken, const char *kernel);
 int hd_sim_is_reversed(void);
 int hd_sim_is_unseen(void); /* by the race detector */
+unsigned hd_sim_told_apart(void);
 
 /* --- traffic.c */
 
@@ -270,6 +271,7 @@ typedef struct hd_sim_lane {
     _Alignas(8) unsigned char left[2][HD_SIM_LEFT_BYTES];
     unsigned copies, done, groups;              /* asked for, done, ended */
     hd_sim_copy copy[HD_SIM_MAX_COPIES];        /* number n at n % HD_SIM_MAX_COPIES */
+    int is_one;                                 /* thread to the race detector, with all others of its block */
     void *copier;                               /* who copies, for the race detector */
     char asked[8], ended[HD_SIM_MAX_GROUPS][8]; /* edges */
 } hd_sim_lane;

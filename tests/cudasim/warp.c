@@ -179,9 +179,21 @@ void __tsan_read16(void *at);
 void __tsan_write16(void *at);
 enum { NO_SYNC = 1 };
 
+static void note_touched(void *to, void *view)
+{
+    if (view != NULL) {
+        __tsan_read16(view);
+    }
+    __tsan_write16(to);
+}
+
 static void note_copy(hd_sim_lane *lane, void *to, void *view)
 {
     if (hd_sim_is_unseen()) {
+        return;
+    }
+    if (lane->is_one) {
+        note_touched(to, view);
         return;
     }
     void *own = __tsan_get_current_fiber();
@@ -189,10 +201,7 @@ static void note_copy(hd_sim_lane *lane, void *to, void *view)
     hd_sim_release(lane->asked);
     __tsan_switch_to_fiber(lane->copier, NO_SYNC);
     hd_sim_acquire(lane->asked);
-    if (view != NULL) {
-        __tsan_read16(view);
-    }
-    __tsan_write16(to);
+    note_touched(to, view);
     hd_sim_release(lane->ended[lane->groups % HD_SIM_MAX_GROUPS]);
     __tsan_switch_to_fiber(own, NO_SYNC);
 }

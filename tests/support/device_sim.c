@@ -1,5 +1,6 @@
 /* Part of the emulated libheddle_cuda: streams of a test's own, and one that does not go on until it is told to. */
 #include <cuda_runtime_api.h>
+#include <cudasim.h>
 #include <heddle/status.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -7,6 +8,13 @@
 #define EXPORT __attribute__((visibility("default")))
 
 static _Atomic int held;
+
+/* Kernels that move have 8 threads where races are looked for. What threads of the others do beside one another,
+ * contract/test_cudasim_* look at. */
+__attribute__((constructor)) static void tell_those_apart_that_move(void)
+{
+    hd_sim_tell_apart(8);
+}
 
 EXPORT heddle_status device_sim_stream_create(void **stream);
 EXPORT void device_sim_stream_destroy(void *stream);
