@@ -269,7 +269,7 @@ static engine *need_engine(void)
     return mine;
 }
 
-/* Made when a block first needs them, and so are their detectors: one takes a third of a millisecond, and longer for all
+/* Made when a block first needs them. So are their detectors: one takes a third of a millisecond, and longer for all
  * that follows the more there are. */
 static fibre *need_fibres(engine *e, unsigned set, unsigned threads)
 {
