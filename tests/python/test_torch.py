@@ -557,3 +557,18 @@ with heddle.Comm.open(mesh="[dp=2 sp=2]") as comm:
     assert none.grad is None
 print("ok")
 """, 4)
+
+
+def test_a_rank_that_used_another_expert_adds_zeros(tmp_path):
+    """Experts are alike in shape, so that nothing but their place tells whose gradient it is."""
+    fork(tmp_path, COMMON + """
+with heddle.Comm.open() as comm:
+    experts = [torch.nn.Linear(3, 3) for _ in range(comm.size + 1)]
+    x = torch.full((1, 3), comm.rank + 1.0)
+    experts[comm.rank](x).sum().backward()
+    ht.reduce_gradients((p for expert in experts for p in expert.parameters()), sum_over=comm)
+    for at, expert in enumerate(experts[:-1]):
+        assert torch.equal(expert.weight.grad, torch.full((3, 3), at + 1.0)), (at, expert.weight.grad)
+    assert experts[-1].weight.grad is None  # no rank has used it
+print("ok")
+""", 3)

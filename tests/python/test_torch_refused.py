@@ -235,10 +235,14 @@ for nan in (torch.nan, torch.inf):
 assert torch.equal(model(x, scale)["y"], wanted)  # of all this nothing stays
 
 y = model(x, scale)["y"].sum().backward()
-held = model.last.weight.grad
-model.last.weight.grad = held if first else None
-told("rank 1 has gradient", lambda: ht.reduce_gradients(model.parameters(), comm))
-model.last.weight.grad = held
+held = [p.grad for p in model.parameters()]
+if not first:
+    model.zero_grad()
+told("rank 1 has a gradient of any: False", lambda: ht.reduce_gradients(model.parameters(), comm))
+for p, gradient in zip(model.parameters(), held):
+    p.grad = gradient
+told("rank 1 has parameters: 1, rank 0 has parameters: 2",
+     lambda: ht.reduce_gradients(list(model.parameters())[:2 if first else 1], comm))
 ht.reduce_gradients(model.parameters(), comm)
 with torch.no_grad():
     model.first.weight.mul_(1 + comm.rank)

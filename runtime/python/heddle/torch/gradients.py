@@ -50,8 +50,9 @@ def reduce_gradients(parameters: Iterable[torch.nn.Parameter], sum_over: Optiona
                      mean_over: Optional[Comm] = None) -> None:
     """Of every parameter's gradient: the sum over the ranks that shared one sample (`comm.axis("sp")`), the mean over
     those that had samples of their own (`comm.axis("dp")`). In place, added in rank order in the gradients' own dtype,
-    in buckets of one dtype; the same bits on every rank. Collective: all ranks have gradients of the same parameters,
-    else MismatchError says which rank has not.
+    in buckets of one dtype; the same bits on every rank. Collective: all ranks name the same parameters. A rank without
+    the gradient of one (an expert that none of its rows went to) adds zeros where another rank has it, and then has the
+    sum; one without any gradient, while others have some, is MismatchError.
 
     Of a DTensor (fully_shard's) the piece that this rank has: all ranks of `sum_over` have the same one, and the mean
     is FSDP's own, so that `mean_over` is left out.
@@ -59,11 +60,15 @@ def reduce_gradients(parameters: Iterable[torch.nn.Parameter], sum_over: Optiona
     for name, comm in (("sum_over", sum_over), ("mean_over", mean_over)):
         if comm is not None:
             check_comm(f"reduce_gradients: {name}", comm)
-    buckets = _buckets(parameters)
+    every = _checked(parameters)
     for comm in (sum_over, mean_over):
         if comm is not None:
-            agree(comm, "reduce_gradients", [(f"gradient {at}", _piece_of(gradient))
-                                             for at, gradient in enumerate(x for bucket in buckets for x in bucket)])
+            _completed(every, comm)
+    buckets = _buckets(every)
+    for comm in (sum_over, mean_over):
+        if comm is not None:
+            agree(comm, "reduce_gradients", [(f"gradient {at}", _piece_of(parameter.grad))
+                                             for at, parameter in enumerate(every) if parameter.grad is not None])
     for bucket in ([_local(gradient) for gradient in bucket] for bucket in buckets):
         flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
         for comm in (sum_over, mean_over):
@@ -94,22 +99,37 @@ def _piece_of(gradient: Any) -> Tuple[Any, ...]:
     return (*facts, *(f"piece {place} of {placement}" for placement, place in at if placement.is_shard()))
 
 
-def _buckets(parameters: Iterable[torch.nn.Parameter]) -> List[List[torch.Tensor]]:
-    full: List[List[torch.Tensor]] = []
-    filling: Dict[torch.dtype, Tuple[List[torch.Tensor], int]] = {}
+def _checked(parameters: Iterable[torch.nn.Parameter]) -> List[torch.nn.Parameter]:
     if isinstance(parameters, (torch.Tensor, torch.nn.Module)):
         raise ArgumentError(f"reduce_gradients: a {type(parameters).__name__}, wanted its parameters: "
                             "model.parameters()")
-    for parameter in parameters:
+    every = list(parameters)
+    for parameter in every:
         if not isinstance(parameter, torch.Tensor):
             raise ArgumentError(f"reduce_gradients: a {type(parameter).__name__} among the parameters, wanted tensors: "
                                 "model.parameters()")
-        gradient = parameter.grad
+        if parameter.grad is not None and parameter.grad.layout is not torch.strided:
+            raise UnsupportedError(f"reduce_gradients: a gradient of {parameter.grad.layout}, wanted dense ones (of an "
+                                   "Embedding: sparse=False)")
+    return every
+
+
+def _completed(parameters: List[torch.nn.Parameter], comm: Comm) -> None:
+    """Zeros where this rank has no gradient and another one has: which they have may differ by the rows that they
+    have, and of two parameters of one shape nothing else tells which it is."""
+    mine = bytes(parameter.grad is not None for parameter in parameters)
+    agree(comm, "reduce_gradients", [("parameters", len(mine)), ("a gradient of any", any(mine))])
+    for parameter, *of_ranks in zip(parameters, *comm.allgather(mine)):
+        if parameter.grad is None and any(of_ranks):
+            parameter.grad = torch.zeros_like(parameter)
+
+
+def _buckets(parameters: List[torch.nn.Parameter]) -> List[List[torch.Tensor]]:
+    full: List[List[torch.Tensor]] = []
+    filling: Dict[torch.dtype, Tuple[List[torch.Tensor], int]] = {}
+    for gradient in (parameter.grad for parameter in parameters):
         if gradient is None:
             continue
-        if gradient.layout is not torch.strided:
-            raise UnsupportedError(f"reduce_gradients: a gradient of {gradient.layout}, wanted dense ones (of an "
-                                   "Embedding: sparse=False)")
         bucket, held_bytes = filling.get(gradient.dtype, ([], 0))
         bucket.append(gradient)
         held_bytes += gradient.numel() * gradient.element_size()
