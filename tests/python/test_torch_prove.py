@@ -76,26 +76,32 @@ def test_a_found_plan_holds_and_says_what_it_sends():
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-class Centred(torch.nn.Module):
-    """Code between its modules needs all rows, wherever a switch stands."""
+class Placed(torch.nn.Module):
+    """A block that adds positions to its rows by itself, before all that mixes them."""
 
     def __init__(self):
         super().__init__()
-        self.space, self.time = (torch.nn.ModuleList([Block()]) for _ in range(2))
+        self.places, self.block = torch.nn.Parameter(torch.randn(20, WIDTH)), Block()
 
     def forward(self, x, word):
-        b, f, s, _ = x.shape
-        x = self.space[0](x.flatten(0, 1), word.repeat_interleave(f, 0))
-        x = x - x.mean((0, 1), keepdim=True)
-        return self.time[0](x.unflatten(0, (b, -1)).transpose(1, 2).flatten(0, 1), word.repeat_interleave(s, 0))
+        return self.block(x + self.places[: x.shape[1]], word)
 
 
 def test_a_plan_that_does_not_hold_is_not_returned():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(Placed() for _ in range(2))
+
+        def forward(self, x, word):
+            for layer in self.layers:
+                x = layer(x, word)
+            return x
     torch.manual_seed(0)
-    model, given = Centred(), dict(x=torch.randn(2, 7, 5, WIDTH), word=torch.randn(2, WIDTH))
+    model, given = Model(), dict(x=torch.randn(2, 7, WIDTH), word=torch.randn(2, WIDTH))
     with pytest.raises(heddle.UnsupportedError) as error:
         ht.explore(model, **given).plan(model, "[sp=2]")
-    assert "does not hold on 2 ranks" in str(error.value) and "'time.0" in str(error.value), error.value
+    assert "does not hold on 2 ranks" in str(error.value) and "'layers.0.block" in str(error.value), error.value
 
 
 def planted(plan):

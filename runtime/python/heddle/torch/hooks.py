@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import fnmatch
 import functools
 import inspect
@@ -149,6 +150,10 @@ class _Step:
             return self._done(value, apply, what)
         if isinstance(value, Mapping):
             return self._in_mapping(value, path, apply, what)
+        if dataclasses.is_dataclass(value) and path[0] in {field.name for field in dataclasses.fields(value)}:
+            other = copy.copy(value)
+            object.__setattr__(other, path[0], self._changed(getattr(value, path[0]), path[1:], apply, what))
+            return other
         at = int(path[0]) if path[0].isdecimal() else -1
         if not isinstance(value, (tuple, list)) or not 0 <= at < len(value):
             of = f"of {len(value)}" if isinstance(value, (tuple, list)) else "and no tuple"

@@ -105,23 +105,23 @@ def channels_of(model: torch.nn.Module, sides: Tuple[str, ...] = ("in", "out")) 
     return {size for size in sizes if isinstance(size, int)}
 
 
-def _groups(given: Tensors) -> List[List[Axis]]:
+def _groups(given: Tensors) -> List[Tuple[int, List[Axis]]]:
     """Axes of one extent, which are taken to be one dim until each varies alone."""
     groups: Dict[Tuple[int, bool], List[Axis]] = {}
     for name, x in given.items():
         for axis in range(x.dim()):
             groups.setdefault((x.shape[axis], axis == 0), []).append((name, axis))
-    return list(groups.values())
+    return [(extent, group) for (extent, _), group in groups.items()]
 
 
 def found(given: Tensors, model: torch.nn.Module, shapes: Shapes,
           runs: Callable[[List[Axis], int], Optional[Shapes]]) -> Axes:
     """Axes whose extents the model lets vary: together, else each alone."""
     axes, dims, channels = Axes(), [], channels_of(model, ("in",))
-    for group in _groups(given):
-        step, others = steady(group, shapes, runs)
+    for extent, group in _groups(given):
+        step, others = steady(group, extent, shapes, runs)
         is_twice = len({name for name, _ in group}) < len(group)  # two axes of one tensor
-        alone = [steady([axis], shapes, runs) for axis in group] if is_twice else []
+        alone = [steady([axis], extent, shapes, runs) for axis in group] if is_twice else []
         if alone and all(step for step, _ in alone):
             dims += [([axis], step, others) for axis, (step, others) in zip(group, alone)]
         elif is_twice and not step:  # rows and columns of a square that is fixed are two dims
@@ -150,7 +150,7 @@ def _together(dims: List[Any], given: Tensors, shapes: Shapes,
                 and given[other[0][0][0]].shape[other[0][0][1]] == extent]
         if extent < 2 or len(rows) != 1:
             continue
-        step, others = steady(rows[0][0] + dim[0], shapes, runs)
+        step, others = steady(rows[0][0] + dim[0], extent, shapes, runs)
         if step:
             dims = [each for each in dims if each is not dim and each is not rows[0]]
             dims.append((rows[0][0] + dim[0], step, others))
@@ -164,12 +164,13 @@ def _are_channels(group: List[Axis], given: Tensors, channels: Set[int]) -> bool
     return axis > 0 and (x.shape[axis] in channels or is_last)
 
 
-def steady(group: List[Axis], shapes: Shapes,
+def steady(group: List[Axis], extent: int, shapes: Shapes,
            runs: Callable[[List[Axis], int], Optional[Shapes]]) -> Tuple[int, Optional[Shapes]]:
-    """The smallest step with which all that depends on an axis is longer: a patch swallows smaller ones."""
+    """The smallest step with which all that depends on an axis is longer: a patch swallows smaller ones. Where the
+    model takes none of them, what the extent is several times: windows of three rows."""
     best: Tuple[int, int, Optional[Shapes]] = (0, 0, None)
-    for step in _STEPS:
-        other = runs(group, step)
+    for step in (*_STEPS, *(n for n in range(3, extent) if extent % n == 0 and n not in _STEPS)):
+        other = runs(group, step) if step in _STEPS or not best[1] else None
         if other is not None:
             changed = sum(other[key] != shapes[key] for key in other if key in shapes)
             best = max(best, (changed, step, other), key=lambda each: each[0])

@@ -135,7 +135,7 @@ def _axes(model: torch.nn.Module, args: Any, kwargs: Any, given: Tensors, dims: 
     axes = named(given, dims, numbers)
     for name, dim in axes.dims.items():
         group = [axis for axis, other in axes.of.items() if other == name]
-        dim.step, others = steady(group, shapes, runs)
+        dim.step, others = steady(group, dim.extent, shapes, runs)
         if others is not None:
             axes.shapes[name] = others
     return axes
@@ -157,8 +157,8 @@ class _Explorer:
         self._odd: Dict[str, str] = {}  # dims of the call at hand of which an axis is not understood, and why
 
     def run(self, args: Any, kwargs: Any) -> None:
-        lists = {id(child) for module in self.model.modules() if isinstance(module, torch.nn.ModuleList)
-                 for child in module}
+        lists = {id(child) for module in self.model.modules()
+                 if isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)) for child in module.children()}
         handles: List[Any] = []
         try:
             for name, module in self.model.named_modules():

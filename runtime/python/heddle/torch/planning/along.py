@@ -30,17 +30,17 @@ def is_near(found: Exploration) -> bool:
 
 def along_plans(found: Exploration, model: torch.nn.Module, size: int, method: str, saved: int,
                 within: bool = False, whole: AbstractSet[str] = frozenset(), dims: Sequence[str] = (),
-                unmixed: bool = False) -> Iterator[List[Plan]]:
+                unmixed: bool = False, apart: bool = False) -> Iterator[List[Plan]]:
     """Of every dim of the arguments, those together, and first, of which the fewest modules want the whole. `within`:
-    from the first stage to the last. `whole`: modules that get the whole, whatever they mix. `dims`: else all.
-    `unmixed`: of those alone that nothing mixes, which are else left to stages."""
+    from the first stage to the last; `apart`: in each stage by itself. `whole`: modules that get the whole, whatever
+    they mix. `dims`: else all. `unmixed`: of those alone that nothing mixes, which are else left to stages."""
     drafts: List[_Along] = []
     ways = [(Attend, Switch), (Attend,), *([(Switch, Attend)] if method == "auto" else [])]
     for dim, kinds in itertools.product(dims or found.dims, ways):
         draft = _Along(found, model, dim, size, method, saved, kinds, whole)
         if dim != "b" and (dim in found.sequence() if within else draft.is_sequence()):
             try:
-                draft.make(within, unmixed)
+                draft.make(within, unmixed, apart)
             except UnsupportedError:
                 continue
             drafts += [] if any(draft.steps == other.steps for other in drafts) else [draft]
@@ -53,6 +53,7 @@ class _Along(Texts):
                  kinds: Sequence[type], given_whole: AbstractSet[str]):
         super().__init__(found, dim)
         self.gathers = 0
+        self._where = "all the way"
         self._kinds = kinds  #: of steps for what mixes the dim, in the order in which they are tried
         self._given_whole = given_whole
         self._pairs = 0  # modules that want the whole, since they make pairs of rows or take some
@@ -78,7 +79,7 @@ class _Along(Texts):
         counts = {kind: kinds.count(kind) for kind in ("Halo", "Sums", "Attend", "Switch", "Numbered")}
         counts["Gather"] = self.gathers
         said = ", ".join(f"{count} by {kind}" for kind, count in counts.items() if count) or "nothing mixes it"
-        plan.why = f"{self.found.model}: {self.dim} is cut all the way; {said}"
+        plan.why = f"{self.found.model}: {self.dim} is cut {self._where}; {said}"
         return plan
 
     def ways(self) -> Iterator[Steps]:
@@ -90,10 +91,10 @@ class _Along(Texts):
             if self._numbers:
                 yield list(itertools.chain(self.steps, *chosen, end))
 
-    def make(self, within: bool, unmixed: bool) -> None:
+    def make(self, within: bool, unmixed: bool, apart: bool) -> None:
         if self._rows < 2:
             raise UnsupportedError(f"{self.dim} has {self._rows} rows that can be cut")
-        self._ends = self._stages() if within else self._model()
+        self._ends = self._apart() if apart else self._stages() if within else self._model()
         kinds = {type(step) for _, step in self.steps}
         if kinds.isdisjoint((Attend, Halo, Sums, Switch, Gather)) != unmixed:
             raise UnsupportedError(f"{'something' if unmixed else 'nothing'} mixes {self.dim}")
@@ -103,20 +104,40 @@ class _Along(Texts):
 
     def _stages(self) -> List[Steps]:
         """From what comes whole into them to the results of the last."""
+        calls = self._calls()
+        for call in calls:
+            self._split(call, [at.name for at in call.given if not at.stages])
+        for name in dict.fromkeys(call.module for call in calls):
+            self._visit(name)
+        return self._ends_behind(calls[-1]) if calls else [[]]
+
+    def _apart(self) -> List[Steps]:
+        """From what comes into each to what it makes, since code between them wants the whole."""
+        self._where = "in each stage by itself"
+        for call in {call.module: call for call in self._calls()}.values():
+            before = self._state()
+            self._split(call, [at.name for at in call.given])
+            self._visit(call.module)
+            if any(name == call.module and isinstance(step, Gather) for name, step in self.steps[len(before[0]):]):
+                self._back(before)  # it has the whole, as it comes
+                self.gathers += 1
+            else:
+                self.steps += self._ends_at(call)
+        return [[]]
+
+    def _calls(self) -> List[Call]:
+        """Of stages, once the dim's extent is known."""
         sizes: Steps = [("", Sizes(name, self._whole(text))) for name, text in self.found[""].given.items()
                         if any(axis == [(self.dim,)] for axis in words_of(text))]
         self.steps = sizes[:1]
         names = [stage.name for stage in self.found.stages()]
-        calls = [call for call in self.found.flow.calls if call.module in names]
-        for call in calls:
-            module = self.found[call.module]
-            given, extents = self._cut(module, "given"), module.extents
-            self.steps += [(call.module, Split(at.name, self._text(given[at.name]), self.dim)) for at in call.given
-                           if not at.stages and at.name in given]
-            self._add_extents(call.module, [name for name, n in call.numbers.items() if self._is_extent(n, extents)])
-        for name in dict.fromkeys(call.module for call in calls):
-            self._visit(name)
-        return self._ends_behind(calls[-1]) if calls else [[]]
+        return [call for call in self.found.flow.calls if call.module in names]
+
+    def _split(self, call: Call, names: Sequence[str]) -> None:
+        module = self.found[call.module]
+        given, extents = self._cut(module, "given"), module.extents
+        self.steps += [(call.module, Split(name, self._text(given[name]), self.dim)) for name in names if name in given]
+        self._add_extents(call.module, [name for name, n in call.numbers.items() if self._is_extent(n, extents)])
 
     def _ends_behind(self, stage: Call) -> List[Steps]:
         """What the last stage makes is whole there, or where a module that mixes nothing has made less of it."""

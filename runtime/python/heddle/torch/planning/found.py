@@ -61,7 +61,7 @@ def plan_of(found: Exploration, model: torch.nn.Module, mesh: str, *, schedule: 
         except UnsupportedError as error:
             search.why = str(error)
     if schedule is None:
-        plan = plan or search.along(True) or search.mended() or search.round()
+        plan = plan or search.along(True) or search.mended() or search.round() or search.apart()
     if plan is None:
         raise search.refused()
     plan.why += search.unfollowed + _unasked(plan, method)
@@ -162,10 +162,15 @@ class _Search:
         rows than ranks, where no neighbours' would do."""
         return self.along(False, unmixed=True) if self._found.stages() or is_near(self._found) else None
 
-    def along(self, within: bool, unmixed: bool = False, dims: Sequence[str] = ()) -> Optional[Plan]:
+    def apart(self) -> Optional[Plan]:
+        """Of each stage by itself, since code between them wants the whole."""
+        return self.along(True, apart=True)
+
+    def along(self, within: bool, unmixed: bool = False, dims: Sequence[str] = (),
+              apart: bool = False) -> Optional[Plan]:
         found, model = self._found, self._model
         for plans in along_plans(found, model, self._size, self._method, self._saved, within, dims=dims,
-                                 unmixed=unmixed):
+                                 unmixed=unmixed, apart=apart):
             every = [(quickly(model, plan, found), plan) for plan in plans]
             self._tried += [(plan, proof) for proof, plan in every if not proof]
             every = [each for each in every if each[0]]

@@ -116,7 +116,11 @@ def _proved(model: torch.nn.Module, copies: Copies, steps: Any, args: Any, kwarg
         _watched(each, mine, compared)
         put_on(each, lambda: (steps, ""), mine)
         _unwatched(each, mine, compared)
-        return (*passed(each, args, kwargs, gradients), mine)
+        try:
+            return (*passed(each, args, kwargs, gradients), mine)
+        except Exception:  # whatever a model raises
+            compared.stopped(mine)
+            raise
     try:
         with same_random():
             every = turns.run(of_rank)
@@ -128,8 +132,7 @@ def _proved(model: torch.nn.Module, copies: Copies, steps: Any, args: Any, kwarg
 def _raised(error: Exception, compared: "_Compared") -> str:
     notes = " ".join(getattr(error, "__notes__", ()))
     began = f"; before, '{compared.first}' gives another result" if compared.first else ""
-    where = f" in '{compared.running}'" if compared.running else ""
-    return f"a rank raises {type(error).__name__}{where}: {str(error).strip()[:400]} {notes}".rstrip() + began
+    return f"a rank raises {type(error).__name__}{compared.where}: {str(error).strip()[:400]} {notes}".rstrip() + began
 
 
 def passed(model: torch.nn.Module, args: Any, kwargs: Any, gradients: bool) -> Tuple[Tensors, Tensors, Tensors]:
@@ -164,9 +167,17 @@ class _Compared:
     """Results of modules on ranks beside those of the whole: which is the first that is no part of it?"""
 
     def __init__(self, seen: Dict[str, List[Any]]):
-        self.seen, self.first, self.running = seen, "", ""
+        self.seen, self.first = seen, ""
+        self.running, self.where = "", ""  #: the module that raised, and the words for it
         self.calls: Dict[Tuple[int, str], Any] = {}
         self._at: Optional[int] = None
+
+    def stopped(self, ranks: SimulatedRanks) -> None:
+        """A rank has raised something; of several it is the first one that is told."""
+        if not self.where:
+            self.running = ranks.within[-1] if ranks.within else ""
+            self.where = f" in '{self.running}'" if self.running else " in the model's own forward"
+            self.where += f", behind '{ranks.behind}'" if ranks.behind else ""
 
     def look(self, ranks: SimulatedRanks, name: str, out: Any) -> None:
         call = next(self.calls.setdefault((ranks.comm.rank, name), itertools.count()))
@@ -209,7 +220,6 @@ def _watched(model: torch.nn.Module, ranks: SimulatedRanks, compared: _Compared)
     for name, module in model.named_modules():
         def enter(_: Any, __: Any, name: str = name) -> None:
             ranks.within.append(name)
-            compared.running = name
 
         def leave(_: Any, __: Any, out: Any, name: str = name) -> None:
             if name not in ranks.around:
@@ -225,6 +235,7 @@ def _unwatched(model: torch.nn.Module, ranks: SimulatedRanks, compared: _Compare
             if name in ranks.around:  # of this rank's rows only now
                 compared.look(ranks, name, out)
             ranks.within.pop()
+            ranks.behind = name
         module.register_forward_hook(leave)
 
 

@@ -41,6 +41,7 @@ class SimulatedRanks(Ranks):
         self.halves = halves  #: modules in which float32 stands for half precision, of which the bytes are told
         self.moves: List[Moved] = []  #: of rank 0: of all ranks together
         self.within: List[str] = []  #: the modules that run, the innermost last
+        self.behind = ""  #: the module that ended last
         self.ended = 0  #: modules so far
         self.around: List[str] = []  #: modules that run on rows of others, too
         self.attend = self._attend

@@ -1,0 +1,158 @@
+"""Code between modules that wants all rows, windows of three rows, and modules and results that are in containers of
+other kinds than lists and tuples."""
+import dataclasses
+import pathlib
+
+import pytest
+import torch
+from ranks import fork
+from test_torch import COMMON
+from test_torch_explore_models import WIDTH, Joint, Mlp
+
+import heddle
+import heddle.torch as ht
+
+torch.set_num_threads(1)
+
+
+class Between(torch.nn.Module):
+    """Blocks of rows, and code of the model's own between them."""
+
+    def __init__(self, between):
+        super().__init__()
+        self.between, self.layers = between, torch.nn.ModuleList(Joint() for _ in range(2))
+        self.first, self.last = torch.nn.Linear(5, WIDTH), torch.nn.Linear(WIDTH, 5)
+
+    def forward(self, x):
+        x = self.first(x)
+        for layer in self.layers:
+            x = self.between(x, layer(x))
+        return self.last(x)
+
+
+def gated(x, y):
+    return x + torch.sigmoid(x.mean(1, keepdim=True)) * y
+
+
+def shifted(x, y):
+    return y + torch.nn.functional.pad(y, (0, 0, 1, -1))
+
+
+def first(x, y):
+    y[:, 0] = y[:, 0] + x[:, -1]
+    return y
+
+
+def centred(x, y):
+    return y - y.mean(1, keepdim=True)
+
+
+@pytest.mark.parametrize("between", (gated, shifted, first, centred))
+def test_each_stage_is_cut_by_itself_where_code_between_wants_the_whole(between):
+    torch.manual_seed(0)
+    model, x = Between(between), torch.randn(2, 13, 5)
+    plan = ht.explore(model, x).plan(model, "[sp=3]")
+    assert "s is cut in each stage by itself; 2 by Attend" in plan.why, str(plan)
+    for ranks, rows in ((2, 17), (4, 9)):
+        proof = ht.prove(model, plan, torch.randn(1, rows, 5), ranks=ranks)
+        assert proof and proof.bytes_total > 0, str(proof)
+
+
+def test_so_it_is_on_ranks(tmp_path):
+    fork(tmp_path, COMMON + f"""
+import sys
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+from test_torch_explore_between import Between, gated
+comm = heddle.Comm.open()
+torch.manual_seed(0)
+model, x = Between(gated), torch.randn(2, 13, 5)
+plan = ht.explore(model, x).plan(model, comm.mesh)
+x = torch.randn(1, 10, 5)
+y = model(x)
+y.square().sum().backward()
+wanted = [p.grad.clone() for p in model.parameters()]
+model.zero_grad()
+handle = ht.parallelize(model, plan, comm)
+mine = model(x)
+mine.square().sum().backward()
+ht.reduce_gradients(model.parameters(), sum_over=comm)
+assert (mine - y).abs().max() < 1e-5
+for p, grad in zip(model.parameters(), wanted):
+    assert (p.grad - grad).abs().max() <= 1e-5 * max(float(grad.abs().max()), 1.0)
+handle.remove()
+comm.close()
+print("ok")
+""", 3)
+
+
+class Windows(torch.nn.Module):
+    """Attention within windows of three rows by three."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, WIDTH, 1)
+        self.layers = torch.nn.ModuleList(Joint() for _ in range(2))
+
+    def forward(self, x):
+        x = self.first(x).permute(0, 2, 3, 1)
+        for layer in self.layers:
+            rows = x.unflatten(2, (-1, 3)).unflatten(1, (-1, 3)).transpose(2, 3)
+            x = layer(rows.flatten(0, 2).flatten(1, 2)).reshape(rows.shape).transpose(2, 3).flatten(1, 2).flatten(2, 3)
+        return x
+
+
+def test_a_dim_that_is_a_multiple_of_three_varies():
+    found = ht.explore(Windows(), torch.randn(2, 3, 9, 15))
+    assert found.dims == {"b": 2, "h": 9, "w": 15} and found.fixed == (), found.fixed
+
+
+@dataclasses.dataclass
+class Result:
+    sample: torch.Tensor
+    layers: list
+    rows: int
+
+
+class Kept(torch.nn.Module):
+    """Modules by name, and a result that is no tuple."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(5, WIDTH), torch.nn.Linear(WIDTH, 5)
+        self.layers = torch.nn.ModuleList(torch.nn.ModuleDict({"joint": Joint(), "mlp": Mlp()}) for _ in range(2))
+
+    def forward(self, *, x):
+        x, kept = self.first(x), []
+        for layer in self.layers:
+            x = layer["joint"](x)
+            x = x + layer["mlp"](x)
+            kept.append(x)
+        return Result(self.last(x), kept, x.shape[1])
+
+
+def test_modules_by_name_are_stages_and_a_dataclass_is_a_result():
+    torch.manual_seed(0)
+    model, given = Kept(), dict(x=torch.randn(2, 13, 5))
+    found = ht.explore(model, **given)
+    assert [stage.name for stage in found.stages()] == [
+        "layers.0.joint", "layers.0.mlp", "layers.1.joint", "layers.1.mlp"]
+    assert heddle.plan(found.to_yaml(), "[sp=3]").bytes_total > 0
+    plan = found.plan(model, "[sp=3]")
+    proof = ht.prove(model, plan, x=torch.randn(1, 17, 5), ranks=4)
+    assert proof and proof.bytes_total > 0, str(proof)
+
+
+def test_what_a_rank_raises_is_told_where_it_is_raised():
+    class Shaped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(Mlp() for _ in range(2))
+
+        def forward(self, x):
+            y = self.layers[0](x.clone())
+            return self.layers[1](y.reshape(2, 13, WIDTH))
+    model = Shaped()
+    steps = {"layers.0": ht.Split("x", "b s c", "s"), "layers.1": ht.Gather("output", "b s c", "s")}
+    proof = ht.prove(model, steps, torch.randn(2, 13, WIDTH), ranks=2)
+    assert not proof and proof.worst == "" and (
+        "raises RuntimeError in the model's own forward, behind 'layers.0'" in proof.why), proof.why
