@@ -180,3 +180,39 @@ out:
     heddle_buffer_free(comm, memory);
     return st;
 }
+
+/* A graph whose making fails at whichever call: the stream and the thread are in no capture behind it. */
+HD_RANK_CASE(a_capture_whose_end_fails_has_ended, "1 threads cuda host")
+{
+    enum { MOST_CALLS = 40 };
+    heddle_status st = HEDDLE_OK, ended = HEDDLE_ERR_DEVICE;
+    device_sim sim;
+    const heddle_device *table = heddle_comm_device_table(comm);
+    const int device = heddle_comm_device(comm);
+    void *graph = NULL, *event = NULL, *memory = NULL;
+    heddle_stream stream = HEDDLE_NO_STREAM;
+    int captures = 0;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(table->event_create(&event, device));
+    HD_TRY(table->stream_create(&stream, device));
+    for (int n = 1; n < MOST_CALLS && ended != HEDDLE_OK; n++) {
+        HD_TRY(table->capture_begin(device, stream));
+        HD_TRY(table->event_record(event, device, stream));
+        sim.fail_at(n, 999);
+        ended = table->capture_end(&graph, device, stream);
+        sim.fail_at(0, 0);
+        CHECK((ended == HEDDLE_OK) == (graph != NULL));
+        HD_TRY(table->stream_captures(&captures, device, stream));
+        CHECK(!captures);
+        HD_TRY(heddle_buffer_alloc(&memory, comm, 64, HEDDLE_SPACE_DEVICE)); /* no capture of this thread forbids it */
+        st = table->store((char *)memory + 32, memory, 32, device, stream);  /* nor does its launch say what failed */
+        HD_TRY(st == HEDDLE_OK ? device_settle(comm, stream) : st);
+        heddle_buffer_free(comm, memory);
+    }
+    CHECK(ended == HEDDLE_OK);
+out:
+    table->graph_destroy(graph, device);
+    table->event_destroy(event, device);
+    table->stream_destroy(stream, device);
+    return st;
+}

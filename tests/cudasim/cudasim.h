@@ -72,9 +72,11 @@ HD_SIM_EXPORT void hd_sim_set_serial(int is_serial);
 /* From now on the blocks of a launch run from the last one to the first, and the threads of each likewise: what depends
  * on their order comes out otherwise. */
 HD_SIM_EXPORT void hd_sim_set_reversed(int is_reversed);
-/* From now on the race detector does not see what kernels load and store: where ranks give up, kernels fall through
- * their waits, and load what peers may still store. Nobody looks at what comes of it. */
-HD_SIM_EXPORT void hd_sim_set_unseen(int is_unseen);
+/* Does the race detector see what kernels load and store that begin from now on? Where ranks give up, kernels fall
+ * through their waits: they load what peers may still store that had been told to. Nobody looks at what comes of it. So
+ * they may be unseen, all of them, or those that begin behind the call that fails by hd_sim_fail_at. */
+typedef enum hd_sim_sight { HD_SIM_SEEN, HD_SIM_UNSEEN, HD_SIM_UNSEEN_BEHIND_FAILURE } hd_sim_sight;
+HD_SIM_EXPORT void hd_sim_set_unseen(hd_sim_sight sight);
 /* From now on a kernel whose blocks have more threads is one thread to the race detector, which takes most of its time
  * for their barriers: it sees what kernels of other streams and the host do beside it, not what its threads do beside
  * one another. A report may name functions that others of these threads were in. */

@@ -12,7 +12,8 @@ static int64_t memory_bytes;
 static int connections;
 static int allocation_waits, nallocating; /* threads that do, with the lock */
 static pid_t owner;
-static _Atomic int64_t calls, fail_at;
+enum { FAILED = -1, SPARED = -2 };
+static _Atomic int64_t calls, fail_at; /* 0: none will; FAILED: it has */
 static _Atomic int fail_with, has_failed, spares_looks;
 
 static _Thread_local cudaError_t last_error;
@@ -44,14 +45,16 @@ void hd_sim_set_processors(int n)
     atomic_store(&processors, n);
 }
 
-void hd_sim_set_unseen(int is)
+void hd_sim_set_unseen(hd_sim_sight sight)
 {
-    atomic_store(&is_unseen, is);
+    atomic_store(&is_unseen, sight);
 }
 
 int hd_sim_is_unseen(void)
 {
-    return atomic_load_explicit(&is_unseen, memory_order_relaxed);
+    const int how = atomic_load_explicit(&is_unseen, memory_order_relaxed);
+    return how == HD_SIM_UNSEEN ||
+           (how == HD_SIM_UNSEEN_BEHIND_FAILURE && atomic_load_explicit(&fail_at, memory_order_relaxed) == FAILED);
 }
 
 void hd_sim_tell_apart(unsigned most_threads)
@@ -140,11 +143,12 @@ cudaError_t hd_sim_begin(const char *name)
     pthread_once(&once, begin);
     hd_sim_count_call(name);
     want_driver();
-    const int64_t call = is_spared(name) ? -1 : atomic_fetch_add(&calls, 1) + 1;
+    const int64_t call = is_spared(name) ? SPARED : atomic_fetch_add(&calls, 1) + 1;
     if (getpid() != owner) { /* as the real one: a child cannot go on with its parent's */
         return hd_sim_result(cudaErrorInitializationError);
     }
     if (call == atomic_load(&fail_at)) {
+        atomic_store(&fail_at, FAILED);
         atomic_store(&has_failed, 1);
         return hd_sim_result((cudaError_t)atomic_load(&fail_with));
     }

@@ -217,17 +217,19 @@ static void capture_free(hd_sim_capture *c)
     free(c);
 }
 
+/* A capture ends here, also where the call fails. */
 cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *out)
 {
-    HD_SIM_CALL();
+    cudaError_t error = hd_sim_begin_in_context(__func__);
     *out = NULL;
     hd_sim_lock();
     cudaStream_t stream = hd_sim_stream(handle);
     hd_sim_capture *c = stream != NULL ? stream->capture : NULL;
-    cudaError_t error = stream == NULL  ? cudaErrorInvalidResourceHandle
-                        : c == NULL     ? cudaErrorIllegalState
-                        : c->is_invalid ? cudaErrorStreamCaptureInvalidated
-                                        : cudaSuccess;
+    error = error != cudaSuccess ? error
+            : stream == NULL     ? cudaErrorInvalidResourceHandle
+            : c == NULL          ? cudaErrorIllegalState
+            : c->is_invalid      ? cudaErrorStreamCaptureInvalidated
+                                 : cudaSuccess;
     if (error == cudaSuccess && c->mode != cudaStreamCaptureModeRelaxed && !pthread_equal(c->thread, pthread_self())) {
         error = cudaErrorStreamCaptureWrongThread;
     } else if (error == cudaSuccess && c->lane[0] != stream) {

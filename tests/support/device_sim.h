@@ -35,7 +35,7 @@ typedef struct device_sim {
     void (*set_host_offset)(int64_t bytes); /* of registered memory on a device */
     void (*set_pooled)(int is_pooled);      /* memory that is given out from now on */
     void (*set_link)(int device, int link); /* 0 works, 1 loses, 2 stalls: hd_sim_set_link */
-    void (*set_unseen)(int is_unseen);      /* kernels, by the race detector: where ranks give up */
+    void (*set_unseen)(int sight);          /* 1 kernels, by the race detector; 2 behind the call of fail_at alone */
     /* CUDA's own */
     int (*priority)(void *stream, int *priority);
     int (*set_device)(int device);

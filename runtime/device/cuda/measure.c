@@ -27,19 +27,17 @@ heddle_status hd_cuda_capture_begin(int device, heddle_stream stream)
     return st;
 }
 
+/* The capture ends in any case: else whatever a capture forbids would be forbidden to this thread for good. */
 heddle_status hd_cuda_capture_end(void **graph, int device, heddle_stream stream)
 {
     int before = 0;
     cudaGraph_t recorded = NULL;
     cudaGraphExec_t exec = NULL;
-    heddle_status st = hd_cuda_enter(&before, device);
-    if (st != HEDDLE_OK) {
-        return st;
-    }
-    st = HD_CUDA(device, cudaStreamEndCapture(stream, &recorded));
+    (void)hd_context_enter(&before, device);
+    heddle_status st = HD_CUDA(device, cudaStreamEndCapture(stream, &recorded));
     st = st == HEDDLE_OK ? HD_CUDA(device, cudaGraphInstantiate(&exec, recorded, 0)) : st;
-    if (recorded != NULL) {
-        (void)cudaGraphDestroy(recorded);
+    if (recorded != NULL && cudaGraphDestroy(recorded) != cudaSuccess) {
+        (void)cudaGetLastError(); /* the next launch shall not find it */
     }
     hd_cuda_leave(before);
     *graph = exec;
