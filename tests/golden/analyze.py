@@ -3,10 +3,10 @@ keeps are those of the forecast, byte by byte."""
 
 import json
 import os
-import sys
 import tempfile
 
 import within
+from checked import check, finish
 
 HEDDLE = os.environ["HEDDLE"]
 SOURCE = os.environ["HEDDLE_SOURCE"]
@@ -25,14 +25,6 @@ stages:
   - {name: mlp, kind: mlp, ratio: 4}
 """
 METHODS = ("ring", "rsa", "ulysses", "gather-kv", "lasp", "lasp2", "scan")
-failed = 0
-
-
-def check(is_right, what):
-    global failed
-    if not is_right:
-        failed = 1
-        print(f"FAILED {what}")
 
 
 def ask(*words):
@@ -132,4 +124,4 @@ for transport in ("threads", "shm"):
 analyzed("shm", "--mesh", "sp=3", "--objective", "bytes")
 analyzed("threads", "--mesh", "sp=2", "--method", "*=ring", "--force", "s.attn=s@sp")
 kept_by_every_method()
-sys.exit(failed)
+finish()

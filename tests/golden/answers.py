@@ -3,10 +3,10 @@
 import json
 import os
 import re
-import sys
 import tempfile
 
 import within
+from checked import check, finish
 
 HEDDLE = os.environ["HEDDLE"]
 TWO = ["--machine", "2x8xh100-nvlink+ib400"]
@@ -14,7 +14,6 @@ MANY = ["--machine", "8x8xh100-nvlink+ib400"]
 PARTS = ["--workspace", "1000000"], ["--workspace", "1000"]
 STDIT = ["stdit3-xl2", "--epilogue", "any"]
 WHOLE = "s.attn=/local;t.attn=/local"
-failed = 0
 
 
 def say(*words):
@@ -33,19 +32,12 @@ def sent(plan, link):
     return sum(x["sent_max"] for x in plan["links"] if x["class"] == link)
 
 
-def need(what, is_so, found=""):
-    global failed
-    if not is_so:
-        failed = 1
-        print("FAILED", what, found)
-
-
 def neighbours(where, seconds):
     """No number of ranks is so much worse than its better neighbour, seconds times ranks."""
     for n in seconds:
         others = [seconds[m] * m for m in (n - 1, n + 1) if m in seconds]
         worse = seconds[n] * n / min(others) if others else 1
-        need(f"{where}, {n} ranks: {worse:.2f} of a neighbour", worse <= 1.3)
+        check(worse <= 1.3, f"{where}, {n} ranks: {worse:.2f} of a neighbour")
 
 
 def ranks_that_do_not_divide():
@@ -57,8 +49,8 @@ def ranks_that_do_not_divide():
     for n in (11, 12, 15):
         mesh = ["--mesh", f"sp={n}", *TWO]
         forced = ask("plan", *STDIT, *mesh, "--force", WHOLE)
-        need(f"whole fibres are forced on {n}", all(s["method"] == "local" for s in mixing(forced)))
-        need(f"no slower than whole fibres on {n}", plans[n - 2]["time_s"] <= forced["time_s"] * (1 + 1e-9))
+        check(all(s["method"] == "local" for s in mixing(forced)), f"whole fibres are forced on {n}")
+        check(plans[n - 2]["time_s"] <= forced["time_s"] * (1 + 1e-9), f"no slower than whole fibres on {n}")
 
 
 def bytes_say_what_the_slack_left_out():
@@ -66,42 +58,43 @@ def bytes_say_what_the_slack_left_out():
         asked = [*STDIT, "--mesh", f"sp={n}", *TWO, "--objective", "bytes"]
         plan, text = ask("plan", *asked), say("plan", *asked)
         told = re.search(r"whole fibres: .* left out by slack 25 %: (\d+) % more work in (\S+); --slack (\d+)", text)
-        need(f"told on {n}", bool(told) == (plan["bytes_per_rank_max"] > 1e8), text[-300:])
+        check(bool(told) == (plan["bytes_per_rank_max"] > 1e8), f"told on {n}", text[-300:])
         if told:
             in_reasons = [s["name"] for s in plan["stages"] if "left out by slack" in s["reason"]]
-            need(f"the stage's reason on {n}", set(in_reasons) == {told[2]}, in_reasons)
+            check(set(in_reasons) == {told[2]}, f"the stage's reason on {n}", in_reasons)
             plan = ask("plan", *asked, "--slack", told[3])
             less = ask("plan", *asked, "--slack", str(int(told[3]) - 1))
-            need(f"no less slack does on {n}", less["bytes_per_rank_max"] > plan["bytes_per_rank_max"])
-        need(f"whole fibres on {n}", abs(plan["bytes_per_rank_max"] / 1e6 - of_fibres) < 0.06)
+            check(less["bytes_per_rank_max"] > plan["bytes_per_rank_max"], f"no less slack does on {n}")
+        check(abs(plan["bytes_per_rank_max"] / 1e6 - of_fibres) < 0.06, f"whole fibres on {n}")
 
 
 def no_rank_idles():
     for model, size in (("full-3d", "b=2,s=17776"), ("cogvideox-5b", "b=2")):
         plan = ask("plan", model, "--size", size, "--mesh", "sp=3", *TWO)
         batch = ask("plan", model, "--size", size, "--mesh", "sp=3", *TWO, "--force", "attn=b@sp/local")
-        need(f"{model} shards its sequence", all("s@sp" in s["layout"] for s in mixing(plan)), plan["stages"])
-        need(f"{model} is faster so", plan["time_s"] < 0.8 * batch["time_s"])
+        check(all("s@sp" in s["layout"] for s in mixing(plan)), f"{model} shards its sequence", plan["stages"])
+        check(plan["time_s"] < 0.8 * batch["time_s"], f"{model} is faster so")
 
 
 def heads_that_do_not_divide():
     plan = ask("plan", "hunyuanvideo", "-n", "16", *TWO)
-    need("16 ranks", plan["bytes_per_rank_max"] <= 15.1e9, plan["bytes_per_rank_max"])
+    check(plan["bytes_per_rank_max"] <= 15.1e9, "16 ranks", plan["bytes_per_rank_max"])
     other = ask("plan", "hunyuanvideo", "--mesh", "u=8 r=2", *TWO, "--method", "*=usp")
-    need("r=2 u=8, not u=8 r=2", 43e9 < other["bytes_per_rank_max"] < 44.5e9, other["bytes_per_rank_max"])
+    check(43e9 < other["bytes_per_rank_max"] < 44.5e9, "r=2 u=8, not u=8 r=2", other["bytes_per_rank_max"])
     plan = ask("plan", "hunyuanvideo", "-n", "16", "--size", "b=2", *TWO)
-    need("16 ranks, guidance", plan["bytes_per_rank_max"] < 19.25e9, plan["bytes_per_rank_max"])
-    need("guidance over the outer axis", all("b@" in s["layout"] for s in plan["stages"]), plan["mesh"])
+    check(plan["bytes_per_rank_max"] < 19.25e9, "16 ranks, guidance", plan["bytes_per_rank_max"])
+    check(all("b@" in s["layout"] for s in plan["stages"]), "guidance over the outer axis", plan["mesh"])
     why = [a["reason"] for a in ask("explain", "hunyuanvideo", "-n", "16", *TWO)["stages"][0]["alternatives"]]
-    need("what was not taken has a reason", any("24 heads over 16 ranks: 33 % of the work idle" in w for w in why), why)
+    idle = any("24 heads over 16 ranks: 33 % of the work idle" in w for w in why)
+    check(idle, "what was not taken has a reason", why)
 
 
 def batch_over_the_slow_links():
     for objective in ("time", "slow-bytes", "bytes"):
         words = ["stdit3-720p-204f", "--size", "b=2", "--mesh", "node=2 a=2 gpu=4", "--epilogue", "any", *TWO]
         plan = ask("plan", *words, "--objective", objective)
-        need(f"{objective}: nodes", sent(plan, "ib400") == 0 < sent(plan, "nvlink"), plan["links"])
-        need(f"{objective}: batch over nodes", all("b@node" in s["layout"] for s in plan["stages"]))
+        check(sent(plan, "ib400") == 0 < sent(plan, "nvlink"), f"{objective}: nodes", plan["links"])
+        check(all("b@node" in s["layout"] for s in plan["stages"]), f"{objective}: batch over nodes")
 
 
 def batch_and_frames_nest():
@@ -114,43 +107,44 @@ def batch_and_frames_nest():
         layout = next(s["layout"] for s in plan["stages"] if s["name"] == "s.attn")
         for dim, axis in re.findall(r"(\w+)@(\w+)", layout):
             most[dim] = -(-most[dim] // axes[axis])
-        need(f"fibres on {n}", most["b"] * most["t"] == -(-120 // n) and "b@" in layout, (plan["mesh"], layout))
+        check(most["b"] * most["t"] == -(-120 // n) and "b@" in layout, f"fibres on {n}", (plan["mesh"], layout))
 
 
 def ends_apart():
     plan = ask("plan", "transnormerllm-1b", "--mesh", "sp=64", *MANY, "--method", "*=lasp")
     state = 16 * 128 * 128 * 4  # heads, width, width, f32
-    need("states alone", plan["bytes_per_rank_max"] == 16 * state, plan["bytes_per_rank_max"])
-    need("ends are narrow, and apart", 0 < plan["end_bytes_per_rank_max"] < 8.6e9 / 64, plan["end_bytes_per_rank_max"])
+    check(plan["bytes_per_rank_max"] == 16 * state, "states alone", plan["bytes_per_rank_max"])
+    check(0 < plan["end_bytes_per_rank_max"] < 8.6e9 / 64, "ends are narrow, and apart", plan["end_bytes_per_rank_max"])
     wide = ask("plan", "transnormerllm-1b", "--mesh", "sp=64", *MANY, "--method", "*=lasp", "--epilogue", "*")
-    need("a wide end is asked for", wide["bytes_per_rank_max"] > 8.4e9, wide["bytes_per_rank_max"])
+    check(wide["bytes_per_rank_max"] > 8.4e9, "a wide end is asked for", wide["bytes_per_rank_max"])
 
 
 def steady_state():
     for layers in ("1", "2", "28"):
         text = say("plan", *STDIT, "--mesh", "sp=4", *TWO, "--layers", layers, "--objective", "bytes")
         ratio = re.search(r"Ulysses where the sharded dim is attended +\S+ \w+ +(\S+)x", text)
-        need(f"{layers} layers against Ulysses", ratio and ratio[1] == "2.00", text[-500:])
+        check(ratio and ratio[1] == "2.00", f"{layers} layers against Ulysses", text[-500:])
 
 
 def counts():
     for model, switches in (("axial-3d", 41), ("stdit3-xl2", 55)):
         plan = ask("plan", model, "--epilogue", "any", "--mesh", "sp=4", *TWO, "--objective", "bytes")
-        need(f"switches of {model}", plan["schedule"]["switches"] == switches, plan["schedule"]["switches"])
+        check(plan["schedule"]["switches"] == switches, f"switches of {model}", plan["schedule"]["switches"])
 
 
 def bounds_say_something():
     switch = 60 * 3600 * 1152 * 2 * 7 // 64  # bytes a rank sends in one of 8, on average
     plan = ask("plan", "stdit3-720p-204f", "--epilogue", "any", "--mesh", "sp=8", *TWO, "--objective", "bytes")
-    need("55 switches at least", plan["objective"]["lower_bound"] == 55 * switch, plan["objective"])
+    check(plan["objective"]["lower_bound"] == 55 * switch, "55 switches at least", plan["objective"])
     for model in ("axial-3d", "hunyuanvideo", "latte-xl2", "hybrid-mixed"):
         for objective in ("bytes", "slow-bytes", "time", "memory", "gpu-seconds"):
             for mesh in (["--mesh", "sp=4"], ["-n", "12"], ["-n", "4", "--training"]):
                 o = ask("plan", model, *mesh, *TWO, "--objective", objective)["objective"]
-                need(f"{model} {objective} {mesh}", 0.5 * o["value"] <= o["lower_bound"] <= o["value"] * (1 + 1e-12), o)
+                is_below = 0.5 * o["value"] <= o["lower_bound"] <= o["value"] * (1 + 1e-12)
+                check(is_below, f"{model} {objective} {mesh}", o)
     text = say("plan", "axial-3d", "--mesh", "sp=4", *TWO, "--objective", "bytes")
     alone = "least of all plans on this mesh within the slack;\n  the runner-up"
-    need("no bound of no use", re.search(alone, text), text[-300:])
+    check(re.search(alone, text), "no bound of no use", text[-300:])
 
 
 def modules_run_by_the_methods_they_name():
@@ -168,14 +162,14 @@ def modules_run_by_the_methods_they_name():
                 f.write(f"stages: [{{name: mod, kind: module, over: s, token_flops: 1000000{named}}}]\n")
             plan = ask("plan", path, *mesh)
             stage = plan["stages"][0]
-            need(f"module with {method}: way", stage["method"] == (method or "local"), stage)
-            need(f"module with {method}: bytes", plan["bytes_per_rank_max"] == sent_by.get(method, 0), plan["links"])
+            check(stage["method"] == (method or "local"), f"module with {method}: way", stage)
+            check(plan["bytes_per_rank_max"] == sent_by.get(method, 0), f"module with {method}: bytes", plan["links"])
             say("plan", path, *mesh, "--output", saved)
             again = ask("simulate", path, "--schedule", saved, "--machine", "8xh100-nvlink")["bytes_total"]
-            need(f"module with {method}: read again", again == plan["bytes_total"], plan)
+            check(again == plan["bytes_total"], f"module with {method}: read again", plan)
             other = within.run([HEDDLE, "plan", path, *mesh, "--method", "mod=usp"])
             admitted = "there are auto, local" + (f", {method}" if method else "")
-            need("usp is refused", other.returncode == 2 and other.stderr.strip().endswith(admitted), other.stderr)
+            check(other.returncode == 2 and other.stderr.strip().endswith(admitted), "usp is refused", other.stderr)
 
 
 def training_counts_the_sums_of_gradients():
@@ -186,11 +180,11 @@ def training_counts_the_sums_of_gradients():
                 plan = ask("plan", model, *ranks, *TWO, *options)
                 for other in (plan["objective"]["value"], plan["schedule"]["predicted_s"]):
                     same = abs(plan["time_s"] - other) <= 1e-9 * plan["time_s"]
-                    need(f"{model} {ranks} {options}: seconds", same, (plan["time_s"], other))
+                    check(same, f"{model} {ranks} {options}: seconds", (plan["time_s"], other))
     fits = ["--training", "--memory", "27G"]
     plan = ask("plan", "stdit3-xl2", "-n", "8", *TWO, *fits, "--objective", "gpu-seconds")
     ratio = plan["objective"]["value"] / plan["time_s"]
-    need("seconds of whole ranks", abs(ratio - round(ratio)) < 1e-9 and round(ratio) > 1, ratio)
+    check(abs(ratio - round(ratio)) < 1e-9 and round(ratio) > 1, "seconds of whole ranks", ratio)
 
 
 def inference_holds_no_backward():
@@ -199,7 +193,7 @@ def inference_holds_no_backward():
     rows, channels, heads = -(-118806 // 16), 3072, 24
     most = rows * channels * (14 + 8 + 8) + 2 * rows * heads * 4
     held = ask("memory", *words)["workspace"]
-    need("work space of inference", 0 < held <= most * 1.05, (held, most))
+    check(0 < held <= most * 1.05, "work space of inference", (held, most))
 
 
 def workspaces_in_parts():
@@ -213,7 +207,7 @@ def workspaces_in_parts():
             lower = [a["memory_bytes"] - x["memory_bytes"] for x in (b, c)]
             name, limit = a["name"], max(1000000, fibre[a["name"]])
             wanted = [made[name] - limit, made[name] - max(1000, fibre[name])]
-            need(f"workspace of {name} in parts", lower == wanted, (lower, wanted))
+            check(lower == wanted, f"workspace of {name} in parts", (lower, wanted))
 
 
 def attention_of_all_at_once():
@@ -222,10 +216,10 @@ def attention_of_all_at_once():
     whole, least = ({stage["name"]: stage["memory_bytes"] for stage in ask("memory", *words, *more)["stages"]}
                     for more in ([], PARTS[1]))
     smaller = [name for name in whole if least[name] < whole[name]]
-    need("stages in parts beside attention over ranks", smaller == [x for x in whole if x != "s.attn"], smaller)
+    check(smaller == [x for x in whole if x != "s.attn"], "stages in parts beside attention over ranks", smaller)
 
 
-for check in (
+for question in (
     ranks_that_do_not_divide,
     bytes_say_what_the_slack_left_out,
     no_rank_idles,
@@ -242,5 +236,5 @@ for check in (
     workspaces_in_parts,
     attention_of_all_at_once,
 ):
-    check()
-sys.exit(failed)
+    question()
+finish()

@@ -6,10 +6,10 @@ import json
 import math
 import os
 import random
-import sys
 import tempfile
 
 import within
+from checked import check, finish
 
 HEDDLE = os.environ["HEDDLE"]
 ROWS, CHANNELS, RATE = 1024, 256, 1e12
@@ -37,14 +37,7 @@ MODELS = ("stdit3-xl2", "axial-3d", "hunyuanvideo", "cogvideox-2b", "ltx-video",
 # that are compared here twelve digits are printed.
 PRINTED = 1e-11
 SAME = 1e-9 + PRINTED
-failed = told = 0
-
-
-def need(what, is_so, found=""):
-    global failed
-    if not is_so:
-        failed = 1
-        print("FAILED", what, found)
+told = 0
 
 
 def ask(*words):
@@ -74,22 +67,22 @@ def closed_form(folder):
             machine = one_link(f"{folder}/one.yaml", rate)
             words = model, "--mesh", "sp=2", "--prologue", "*", "--machine", machine
             found = {c["way"]: c for c in ask("explain", *words)["changes"]}
-            need(f"{way} than {times} classes", {c["class"] for c in found.values()} == {None}, found)
-            need(f"but not {way}", all(c["times"] is None for c in found.values() if c["way"] != way), found)
+            check({c["class"] for c in found.values()} == {None}, f"{way} than {times} classes", found)
+            check(all(c["times"] is None for c in found.values() if c["way"] != way), f"but not {way}", found)
             if times > 64:
-                need(f"{way} than {times}", found[way]["times"] is None, found)
+                check(found[way]["times"] is None, f"{way} than {times}", found)
             else:
-                need(f"{way} than {times}", abs((found[way]["times"] or 0) / times - 1) < 3e-3, found)
-                need(f"what is {way}", found[way]["change"] == change, found)
+                check(abs((found[way]["times"] or 0) / times - 1) < 3e-3, f"{way} than {times}", found)
+                check(found[way]["change"] == change, f"what is {way}", found)
             bytes_alone = ask("explain", *words, "--objective", "bytes")["changes"]
-            need("bytes have no rate", bytes_alone == [], bytes_alone)
+            check(bytes_alone == [], "bytes have no rate", bytes_alone)
 
 
 def too_slow(folder):
     """Rates that cannot be so much lower are no reason to refuse the rest."""
     words = "stdit3-xl2", "--mesh", "sp=2", "--top", "0", "--machine", one_link(f"{folder}/one.yaml", 10)
     found = ask("explain", *words)["changes"]
-    need("links of 10 bytes per second", [c["way"] for c in found] == ["faster"], found)
+    check([c["way"] for c in found] == ["faster"], "links of 10 bytes per second", found)
 
 
 def two_links(path, scaled=(), times=1.0):
@@ -175,13 +168,13 @@ def orders(folder, words, write, links):
         times = change["times"]
         if times is None:
             for step in (4, 16, 64):
-                need(f"{what}: {step} times", beside(folder, words, write, links, change, plan, step) < SAME)
+                check(beside(folder, words, write, links, change, plan, step) < SAME, f"{what}: {step} times")
             continue
         told += 1
         before = beside(folder, words, write, links, change, plan, max(times * 0.95, times**0.5))
         behind = beside(folder, words, write, links, change, plan, times * 1.05)
-        need(f"{what} than {times}: loses {before} before", before < SAME)
-        need(f"{what} than {times}: loses {behind} behind", behind > PRINTED)
+        check(before < SAME, f"{what} than {times}: loses {before} before")
+        check(behind > PRINTED, f"{what} than {times}: loses {behind} behind")
 
 
 def presets(folder):
@@ -211,14 +204,14 @@ def asked_for(folder):
         two_links(other, scaled, times)
         for command, *words in commands:
             asked, written = (ask(command, *words, "--machine", *on) for on in ((here, "--links", links), (other,)))
-            need(f"{command}: the name says it", asked.pop("machine") == f"drawn with links {links}", asked)
+            check(asked.pop("machine") == f"drawn with links {links}", f"{command}: the name says it", asked)
             for one in asked, written:
                 for key in "machine", "machine_from":
                     one.pop(key, None)
             if "schedule" in asked:
                 named = asked["schedule"].pop("machine"), written["schedule"].pop("machine")
-                need(f"{command}: the schedule's machine", named == (f"drawn with links {links}", "drawn"), named)
-            need(f"{command} {words} with links {links}", asked == written, (asked, written))
+                check(named == (f"drawn with links {links}", "drawn"), f"{command}: the schedule's machine", named)
+            check(asked == written, f"{command} {words} with links {links}", (asked, written))
 
 
 def main():
@@ -228,8 +221,8 @@ def main():
         presets(folder)
         odd_machines(folder)
         asked_for(folder)
-    need(f"enough changes: {told}", told > 40)
-    return failed
+    check(told > 40, f"enough changes: {told}")
 
 
-sys.exit(main())
+main()
+finish()
