@@ -31,16 +31,22 @@ HD_DEV int32_t thread_at(int u)
     return (int32_t)HD_BLOCK * BATCH + (u * HD_ROWS_THREADS + (int32_t)HD_THREAD) * PER;
 }
 
+/* All that this thread has under way. */
+HD_DEV void load_all(float value[AT_ONCE][PER], const char *src, int32_t elems, heddle_dtype dtype, int is_whole)
+{
+    HD_UNROLL
+    for (int u = 0; u < AT_ONCE; u++) {
+        const int32_t at = thread_at(u), left = elems - at;
+        if (left > 0) {
+            hd_values_load(value[u], src, at, left, PER, dtype, is_whole && left >= PER);
+        }
+    }
+}
+
 HD_DEV void each(const elements_args *a, heddle_dtype dst_dtype, heddle_dtype src_dtype, int is_gelu)
 {
     float value[AT_ONCE][PER];
-    HD_UNROLL
-    for (int u = 0; u < AT_ONCE; u++) {
-        const int32_t at = thread_at(u), left = a->elems - at;
-        if (left > 0) {
-            hd_values_load(value[u], a->src, at, left, PER, src_dtype, a->is_whole && left >= PER);
-        }
-    }
+    load_all(value, a->src, a->elems, src_dtype, a->is_whole);
     HD_UNROLL
     for (int u = 0; u < AT_ONCE; u++) {
         const int32_t at = thread_at(u), left = a->elems - at;
@@ -87,13 +93,7 @@ typedef struct split_args {
 HD_DEV void each_split(const split_args *a, heddle_dtype dtype)
 {
     float value[AT_ONCE][PER];
-    HD_UNROLL
-    for (int u = 0; u < AT_ONCE; u++) {
-        const int32_t at = thread_at(u), left = a->elems - at;
-        if (left > 0) {
-            hd_values_load(value[u], a->src, at, left, PER, HEDDLE_F32, a->is_whole && left >= PER);
-        }
-    }
+    load_all(value, a->src, a->elems, HEDDLE_F32, a->is_whole);
     HD_UNROLL
     for (int u = 0; u < AT_ONCE; u++) {
         const int32_t at = thread_at(u), left = a->elems - at;
@@ -186,13 +186,18 @@ static unsigned blocks_of(int32_t elems)
     return (unsigned)((elems + BATCH - 1) / BATCH);
 }
 
+static int32_t elems_of(int64_t left)
+{
+    return (int32_t)(left < MOST_ELEMENTS ? left : (int64_t)MOST_ELEMENTS);
+}
+
 /* The next stretch of what is left, and how many blocks it takes. */
 static unsigned stretch(elements_args *a, int64_t at, int64_t elems, void *dst, int64_t dst_bytes, const void *src,
                         int64_t src_bytes)
 {
     a->dst = (char *)dst + at * dst_bytes;
     a->src = (const char *)src + at * src_bytes;
-    a->elems = (int32_t)(elems - at < MOST_ELEMENTS ? elems - at : (int64_t)MOST_ELEMENTS);
+    a->elems = elems_of(elems - at);
     a->is_whole = hd_is_aligned(a->dst) && hd_is_aligned(a->src);
     return blocks_of(a->elems);
 }
@@ -222,7 +227,7 @@ int hd_elements_split(void *dst, heddle_dtype dtype, const float *src, int64_t e
     int error = is_float(dtype) && dtype != HEDDLE_F32 && elems >= 0 ? 0 : (int)cudaErrorInvalidValue;
     for (int64_t at = 0; at < elems && error == 0; at += MOST_ELEMENTS) {
         split_args a = {(const char *)(src + at), (char *)dst + at * 2, (char *)dst + (elems + at) * 2,
-                        (int32_t)(elems - at < MOST_ELEMENTS ? elems - at : (int64_t)MOST_ELEMENTS), 0};
+                        elems_of(elems - at), 0};
         a.is_whole = hd_is_aligned(a.src) && hd_is_aligned(a.high) && hd_is_aligned(a.low);
         if (dtype == HEDDLE_BF16) {
             HD_LAUNCH(split_bf16, blocks_of(a.elems), HD_ROWS_THREADS, stream, &a);
@@ -245,7 +250,7 @@ int hd_elements_gelu_back(void *dy, void *active, const void *src, heddle_dtype 
     for (int64_t at = 0; at < elems && error == 0; at += MOST_ELEMENTS) {
         const int64_t behind = at * bytes_of(dtype);
         const gelu_back_args a = {(const char *)src + behind, (char *)dy + behind, (char *)active + behind,
-                                  (int32_t)(elems - at < MOST_ELEMENTS ? elems - at : (int64_t)MOST_ELEMENTS),
+                                  elems_of(elems - at),
                                   hd_is_aligned(src) && hd_is_aligned(dy) && hd_is_aligned(active)};
         error = launch_back(&a, dtype, stream);
     }
