@@ -195,7 +195,7 @@ HEDDLE_CHECKED heddle_status heddle_reshard_get_info(heddle_reshard_info *out, c
  * not ended, or the device is very slow, and what is enqueued, here or by a peer, still writes dst when it comes to it;
  * device memory of the communicator is then left to the process and not freed. And a peer that replays a graph after
  * the failure may store to dst, and to memory of the plan, which stays as long as the communicator: no rank destroys
- * that before replays have ended.
+ * that before replays have ended, or all are launched by heddle_comm_replay (heddle/sys/device.h).
  * One thread at a time per communicator. */
 HEDDLE_CHECKED heddle_status heddle_reshard_execute(heddle_reshard *reshard, const void *src, void *dst,
                                                     heddle_stream stream);

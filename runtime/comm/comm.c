@@ -212,6 +212,7 @@ void hd_comm_leave_buffer(heddle_comm *comm, const void *buffer)
 /* After an abort kernels of peers may still store to this rank's device memory. */
 static void end_watch(heddle_comm *comm)
 {
+    hd_replays_close(comm);
     if (comm->watch != NULL && !hd_group_is_fork(comm->group) &&
         atomic_load(&comm->group->control[comm->group->me]->alarm) != 0) {
         heddle_ignore(hd_comm_quiesce_devices(comm));

@@ -12,6 +12,7 @@
 #include "runtime/comm/comm_internal.h"
 #include "runtime/comm/ground/ground.h"
 #include "runtime/comm/watch.h"
+#include "runtime/device/enqueued.h"
 
 enum { HD_RECORD_BYTES = 256 /* what every rank tells the others when something is made collectively */ };
 
@@ -135,6 +136,8 @@ struct heddle_comm {
     void *lent;                 /* by the caller: a handle of the wire's library. NULL: none */
     hd_sharers sharers;         /* of it */
     hd_watch *watch;            /* NULL: no wire on which devices wait */
+    hd_enqueued replays;        /* with a watch: of graphs; of the communicator without parent */
+    hd_outlook replays_outlook; /* on them */
     hd_mapping *mappings;       /* device memory of other processes; of the communicator without parent */
     void *in_flight;            /* of the transfers: hd_comm_view */
     hd_exchange *exchanges;     /* all of this communicator and its parts; of the communicator without parent */
@@ -225,6 +228,11 @@ int hd_comm_is_here(const heddle_comm *comm, int rank);
 /* Collective: can every rank map the device memory of all others, and do its kernels' stores arrive there? Otherwise
  * the sentence says where they do not. The device is left where they did not end. */
 heddle_status hd_comm_prove_stores(heddle_comm *comm, hd_device *device);
+/* replay.c: of the communicator without parent, with its watch. close: before that ends; waits until none is under way.
+ */
+heddle_status hd_replays_open(heddle_comm *comm, const hd_device *device);
+void hd_replays_close(heddle_comm *comm);
+heddle_status hd_replay(heddle_comm *comm, void *graph, heddle_stream stream);
 /* Collective: heddle_comm_lend_peers; mine: how this rank's check of its arguments went. */
 heddle_status hd_comm_lend_peers(heddle_comm *comm, void *const *at, size_t bytes, heddle_status mine);
 /* Lets go of other processes' device memory, and waits for a moment until they have let go of this one's. */

@@ -70,9 +70,11 @@ out:
 
 static heddle_status open_peer(heddle_comm *comm, hd_device *device)
 {
-    heddle_status st = hd_comm_agree(comm, hd_watch_start(&comm->watch, comm->group, device));
+    heddle_status st = hd_watch_start(&comm->watch, comm->group, device);
+    st = hd_comm_agree(comm, st == HEDDLE_OK ? hd_replays_open(comm, device) : st);
     st = st == HEDDLE_OK ? hd_comm_prove_stores(comm, device) : st;
     if (st != HEDDLE_OK) {
+        hd_replays_close(comm);
         hd_watch_stop(comm->watch);
         comm->watch = NULL;
     }

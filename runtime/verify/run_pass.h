@@ -74,7 +74,7 @@ void run_way_release(run_pass *f);
  * to the device's end. Collective. */
 heddle_status run_way(double *ms, run_pass *f, int back);
 /* Of a rank that has failed, before its arrays go, with st and its sentence: all ranks hear of it, and what is enqueued
- * here, or replayed by others, has ended. */
+ * here has ended. */
 heddle_status run_give_up(const run_pass *f, heddle_status st);
 
 /* run_backward.c */

@@ -9,9 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A device that has not done a way within STEP_MS for every step will not. A rank that was killed in a replay ends
- * none: nobody looks for it longer than REPLAY_MS. */
-enum { STEP_MS = 60000, REPLAY_MS = 5000 };
+enum { STEP_MS = 60000 /* a device that has not done a way within that for every step will not */ };
 
 /* May what a wire moves be captured? The same on all ranks. */
 static heddle_status ask_wire(int *is_capturable, heddle_comm *comm)
@@ -137,31 +135,19 @@ static heddle_status capture(run_pass *f, int back)
     return forget(f, &f->left[back], back ? f->back->loss_there : f->first_there);
 }
 
-/* Where this rank is, for ranks of the same process or host. */
+/* Where this rank is, for the sentence about one that cannot speak any more. */
 static void tell_place(const run_pass *f, int place)
 {
     if (f->task->step_of != NULL) {
-        __atomic_store_n(&f->task->step_of[heddle_comm_rank(f->comm)], place, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&f->task->step_of[heddle_comm_rank(f->comm)], place, __ATOMIC_RELAXED);
     }
 }
 
-/* What it has launched has ended. */
-static void leave_replay(const run_pass *f, int place)
-{
-    if (f->task->step_of != NULL && f->task->step_of[heddle_comm_rank(f->comm)] == RUN_REPLAYS) {
-        tell_place(f, place);
-    }
-}
-
-/* Said before the others are asked, as who gives up tells the others before it asks (run_give_up). */
 static heddle_status replay(run_pass *f, int back)
 {
     *(back ? &f->back->dx : &f->x) = f->left[back];
     tell_place(f, RUN_REPLAYS);
-    const heddle_status st = heddle_comm_poll(f->comm);
-    return st == HEDDLE_OK
-               ? heddle_comm_device_table(f->comm)->graph_launch(f->graph[back], heddle_comm_device(f->comm), f->stream)
-               : st;
+    return heddle_comm_replay(f->comm, f->graph[back], f->stream);
 }
 
 heddle_status run_way(double *ms, run_pass *f, int back)
@@ -176,23 +162,10 @@ heddle_status run_way(double *ms, run_pass *f, int back)
     st = st == HEDDLE_OK ? (f->how == RUN_BY_GRAPH ? replay(f, back) : enqueue(f, back)) : st;
     st = st == HEDDLE_OK ? await(f) : st;
     *ms = samples_now_ms() - start_ms;
-    if (st == HEDDLE_OK) {
-        leave_replay(f, (back + 1) * run_steps(f->task));
+    if (st == HEDDLE_OK && f->how == RUN_BY_GRAPH) {
+        tell_place(f, (back + 1) * run_steps(f->task));
     }
     return st;
-}
-
-/* The memory of plans stays until the replays of peers have ended, which only they know. */
-static void await_replays(const run_pass *f)
-{
-    const int *step_of = f->task->step_of;
-    const double start_ms = samples_now_ms();
-    for (int rank = 0; step_of != NULL && rank < heddle_comm_size(f->comm); rank++) {
-        while (__atomic_load_n(&step_of[rank], __ATOMIC_SEQ_CST) == RUN_REPLAYS &&
-               samples_now_ms() - start_ms < REPLAY_MS) {
-            sched_yield();
-        }
-    }
 }
 
 heddle_status run_give_up(const run_pass *f, heddle_status st)
@@ -204,7 +177,5 @@ heddle_status run_give_up(const run_pass *f, heddle_status st)
     snprintf(why, sizeof why, "%s", heddle_last_error());
     heddle_ignore(heddle_comm_abort(f->comm, why));
     heddle_ignore(judge_device_settle(f->comm, f->stream));
-    leave_replay(f, run_steps(f->task));
-    await_replays(f);
     return heddle_set_error(st, "%s", why);
 }

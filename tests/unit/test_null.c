@@ -79,6 +79,8 @@ static heddle_peer peer_of_this = {.struct_bytes = sizeof peer_of_this};
       heddle_comm_attach_device(P(0, a->comm), P(1, "pigeon"), HEDDLE_WIRE_AUTO))                                      \
     X(heddle_comm_lend_nccl, "!comm device borrowed", NULL_STATUS,                                                     \
       heddle_comm_lend_nccl(P(0, a->comm), P(1, "pigeon"), P(2, (struct ncclComm *)(void *)a->comm)))                  \
+    X(heddle_comm_replay, "!comm graph", NULL_STATUS,                                                                  \
+      heddle_comm_replay(P(0, a->comm), P(1, (void *)a->comm), HEDDLE_NO_STREAM))                                      \
     X(heddle_comm_lend_peers, "!comm at", NULL_STATUS,                                                                 \
       heddle_comm_lend_peers(P(0, a->comm), P(1, (void *const[]){text}), 8))                                           \
     X(heddle_comm_from_nccl, "!out borrowed", NULL_STATUS,                                                             \

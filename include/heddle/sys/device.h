@@ -118,6 +118,12 @@ HEDDLE_API const heddle_device *heddle_device_host(void);
 /* The table of the device that is attached to comm, for its number heddle_comm_device: so that who measures or judges
  * heddle copies and waits as it does itself. Valid as long as comm. NULL: none, or comm is NULL. */
 HEDDLE_API const heddle_device *heddle_comm_device_table(const heddle_comm *comm);
+/* graph_launch of comm's device, for a graph with executions of plans of comm or its groups. By the wire peer it counts
+ * as one more of them until it has ended: a peer that ends meanwhile, or has given up, frees no memory that it stores
+ * to. Replays of a communicator come one behind another, whatever their streams. Not collective. Errors: those of
+ * graph_launch, and of waiting, where somebody has given up: then nothing was launched. HEDDLE_ERR_ARG: NULL, comm has
+ * no device. */
+HEDDLE_CHECKED heddle_status heddle_comm_replay(heddle_comm *comm, void *graph, heddle_stream stream);
 
 /* What is looked for in libheddle_NAME.so: the table, in static storage. A library is linked to nothing of heddle:
  * `fail` is heddle_set_error of the one that asks; ranks that are threads ask at the same time. HEDDLE_ERR_UNSUPPORTED,

@@ -104,6 +104,19 @@ const heddle_device *heddle_comm_device_table(const heddle_comm *comm)
     return device != NULL ? device->library : NULL;
 }
 
+heddle_status heddle_comm_replay(heddle_comm *comm, void *graph, heddle_stream stream)
+{
+    heddle_status st = HEDDLE_OK;
+    HD_TRY(HD_NEED(comm, graph));
+    HD_TRY(hd_group_owned(comm->group, "replay"));
+    if (hd_comm_device(comm) == NULL) {
+        return hd_fail(HEDDLE_ERR_ARG, "heddle_comm_replay: the communicator has no device");
+    }
+    st = hd_replay(comm->root, graph, stream);
+out:
+    return st;
+}
+
 heddle_status heddle_comm_lend_nccl(heddle_comm *comm, const char *device, struct ncclComm *borrowed)
 {
     heddle_status st = HEDDLE_OK;
