@@ -4,7 +4,7 @@
 #define HD_ATTENTION_INTERNAL_H
 
 #include "kernels/table.h"
-#include "runtime/attention/room.h"
+#include "runtime/attention/inner.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/method/method.h"

@@ -3,8 +3,8 @@
 #define HD_LINEAR_INTERNAL_H
 
 #include "kernels/table.h"
+#include "runtime/attention/inner.h"
 #include "runtime/attention/object.h"
-#include "runtime/attention/room.h"
 #include "runtime/base/base.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/method/method.h"

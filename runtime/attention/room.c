@@ -1,5 +1,5 @@
 /* Rooms of attention objects. */
-#include "runtime/attention/room.h"
+#include "runtime/attention/inner.h"
 
 #include "runtime/base/base.h"
 

@@ -7,7 +7,7 @@
 #ifndef HD_BACK_INTERNAL_H
 #define HD_BACK_INTERNAL_H
 
-#include "runtime/attention/room.h"
+#include "runtime/attention/inner.h"
 #include "runtime/block/block_internal.h"
 
 #include <heddle/train/tape.h>

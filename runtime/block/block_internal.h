@@ -3,7 +3,7 @@
 #define HD_BLOCK_INTERNAL_H
 
 #include "kernels/gemm.h"
-#include "runtime/block/held.h"
+#include "runtime/block/inner.h"
 
 #include <heddle/block.h>
 

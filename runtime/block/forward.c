@@ -1,7 +1,7 @@
 /* Checks of a forward call, the view of the box, and the threads that work on it. */
 #include "runtime/base/base.h"
 #include "runtime/block/device/device.h"
-#include "runtime/block/gate.h"
+#include "runtime/block/inner.h"
 #include "runtime/block/products.h"
 #include "runtime/layout/algebra.h"
 

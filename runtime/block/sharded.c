@@ -2,8 +2,7 @@
 #include "runtime/block/sharded.h"
 #include "runtime/base/base.h"
 #include "runtime/base/hash.h"
-#include "runtime/block/gate.h"
-#include "runtime/block/held.h"
+#include "runtime/block/inner.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* The attention object of a block: made for the way back that it will have, in the room of the block's workspace. */
-#include "runtime/attention/room.h"
+#include "runtime/attention/inner.h"
 #include "runtime/base/base.h"
 #include "runtime/block/back_internal.h"
 #include "runtime/block/sharded.h"

@@ -2,7 +2,7 @@
 #include "runtime/block/back_internal.h"
 
 #include "runtime/base/base.h"
-#include "runtime/block/gate.h"
+#include "runtime/block/inner.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* The blocks of an executor: one for every stage of a repetition, or one for every step, and what it is asked of them.
  */
 #include "runtime/base/base.h"
-#include "runtime/block/held.h"
+#include "runtime/block/inner.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/model/executor_internal.h"
 

@@ -1,6 +1,6 @@
 /* What an executor holds, by what it is for. */
 #include "runtime/base/base.h"
-#include "runtime/block/held.h"
+#include "runtime/block/inner.h"
 #include "runtime/model/executor_internal.h"
 
 heddle_status heddle_executor_get_memory(heddle_executor_memory *out, const heddle_executor *executor)

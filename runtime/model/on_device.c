@@ -1,12 +1,12 @@
 /* Switches of an executor in a device's memory. Where blocks work in host memory what they made is copied to the
  * device, switched there and copied back, in the order of the stream, and the rank waits for the last copy. */
 #include "runtime/base/base.h"
-#include "runtime/block/gate.h"
+#include "runtime/block/inner.h"
 #include "runtime/comm/comm_internal.h"
 #include "runtime/device/enqueued.h"
 #include "runtime/layout/algebra.h"
 #include "runtime/model/executor_internal.h"
-#include "runtime/session/gated.h"
+#include "runtime/session/inner.h"
 
 #include <stdio.h>
 

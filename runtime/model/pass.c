@@ -1,6 +1,6 @@
 /* A pass: switch into a stage, run its block on the local part, and so on; and the same in reverse. */
 #include "runtime/base/base.h"
-#include "runtime/block/gate.h"
+#include "runtime/block/inner.h"
 #include "runtime/model/executor_internal.h"
 
 #include <stdio.h>

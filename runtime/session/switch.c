@@ -3,7 +3,7 @@
 #include "runtime/comm/comm_internal.h"
 #include "runtime/layout/algebra.h"
 #include "runtime/reshard/plan.h"
-#include "runtime/session/gated.h"
+#include "runtime/session/inner.h"
 #include "session_internal.h"
 
 #include <string.h>

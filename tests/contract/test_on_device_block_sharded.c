@@ -2,7 +2,7 @@
  * every rank is that of the whole, forward, backward and again from an older tape; what is sent is what was planned. */
 #include "block_model.h"
 #include "on_device.h"
-#include "runtime/block/gate.h"
+#include "runtime/block/inner.h"
 
 #include <heddle/train/tape.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #
 # A room is a folder. It may include itself, the public headers and what the table lists; a listed folder means those in
 # it, too, =FOLDER only itself, a file that file alone. What it may include it may call. Behind a bar: rooms whose public
-# functions (heddle_) it calls besides.
+# functions (heddle_) it calls besides; with +FOLDER also what that room's inner.h has, and only that.
 set -u
 cd "${HEDDLE_SOURCE:?}"
 failed=0
@@ -37,10 +37,10 @@ allowed() {
     runtime/reshard) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard kernels | runtime/comm/face" ;;
     runtime/attention) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/method runtime/attention kernels | runtime/comm/face" ;;
     runtime/block/device) echo "runtime/base runtime/layout =runtime/device =runtime/comm runtime/move runtime/attention runtime/block kernels | runtime/comm/face" ;;
-    runtime/block) echo "runtime/base runtime/layout runtime/block runtime/attention/room.h runtime/attention/room.c runtime/attention/create.c runtime/attention/linear.c kernels | =runtime/comm runtime/comm/face runtime/attention" ;;
+    runtime/block) echo "runtime/base runtime/layout runtime/block kernels | =runtime/comm runtime/comm/face +runtime/attention" ;;
     runtime/session) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/session kernels/device_rows.h | runtime/comm/face runtime/schedule" ;;
     runtime/parallel) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/move runtime/reshard runtime/block runtime/parallel kernels | runtime/comm/face" ;;
-    runtime/model) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/model kernels/device_rows.h runtime/block/gate.h runtime/block/device/gate.c runtime/block/held.h runtime/block/held.c runtime/block/sharded.c runtime/session/gated.h runtime/session/switch.c | runtime/comm/face runtime/schedule runtime/session runtime/block" ;;
+    runtime/model) echo "runtime/base runtime/layout runtime/device =runtime/comm runtime/model kernels/device_rows.h | runtime/comm/face runtime/schedule +runtime/session +runtime/block" ;;
     runtime/document) echo "runtime/base runtime/document" ;;
     runtime/method) echo "runtime/base runtime/layout runtime/method" ;;
     runtime/schedule) echo "runtime/base runtime/layout runtime/document runtime/method runtime/schedule runtime/files/output.h runtime/files/output.c | runtime/reshard/sends.c" ;; # files written whole are a leaf
@@ -77,6 +77,7 @@ for file in $(git ls-files 'include/*.h' 'kernels/*.[ch]' 'runtime/*.[ch]' 'plan
             *) case $included in "$prefix" | "$prefix"/*) ok=1 ;; esac ;;
             esac
         done
+        case "$permitted " in *" +${included%/inner.h} "*) ok=1 ;; esac
         [ $ok = 1 ] || say "$file: may not include \"$included\""
         [ "${included%/*}" = "$folder" ] || echo "$folder ${included%/*}" >>"$work/arrows"
     done < <(sed -n 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*"\([^"]*\)".*/\1/p' "$file")
@@ -120,14 +121,26 @@ objects() {
 }
 objects >"$work/objects"
 [ "$(wc -l <"$work/objects")" -gt 200 ] || say "$HEDDLE_BUILD has few object files: nothing to read calls from"
-xargs nm -A -g <"$work/objects" 2>/dev/null | awk -v table="$work/table" '
-    function within(file, list,   n, i, entry, room) {
-        n = split(list, entry, " "); room = file; sub(/\/[^\/]*$/, "", room)
+grep -oHE '\bhd_[a-z0-9_]+\(' $(git ls-files 'runtime/*/inner.h' 2>/dev/null || find runtime -name inner.h) | tr -d '(' >"$work/inners"
+xargs nm -A -g <"$work/objects" 2>/dev/null | awk -v table="$work/table" -v inners="$work/inners" '
+    function may_call(file, name, list,   n, i, entry) {
+        n = split(list, entry, " ")
         for (i = 1; i <= n; i++)
-            if (entry[i] == "=" room || entry[i] == file || index(room "/", entry[i] "/") == 1) return 1
+            if (sub(/^\+/, "", entry[i]) && index(file, entry[i] "/") == 1 && (entry[i], name) in inner) return 1
         return 0
     }
-    BEGIN { while ((getline line < table) > 0) { split(line, part, "\t"); permitted[part[1]] = part[2] } }
+    function within(file, list,   n, i, entry, room) {
+        n = split(list, entry, " "); room = file; sub(/\/[^\/]*$/, "", room)
+        for (i = 1; i <= n; i++) {
+            sub(/^\+/, "", entry[i])
+            if (entry[i] == "=" room || entry[i] == file || index(room "/", entry[i] "/") == 1) return 1
+        }
+        return 0
+    }
+    BEGIN {
+        while ((getline line < table) > 0) { split(line, part, "\t"); permitted[part[1]] = part[2] }
+        while ((getline line < inners) > 0) { split(line, part, "/inner.h:"); inner[part[1], part[2]] = 1 }
+    }
     {
         object = $1; sub(/:[^:]*$/, "", object)
         target = object; sub(/\.dir\/.*/, "", target); sub(/.*\//, "", target)
@@ -145,7 +158,8 @@ xargs nm -A -g <"$work/objects" 2>/dev/null | awk -v table="$work/table" '
             if (to == "" || room == other) continue
             bar = index(permitted[room] "|", "|")
             ok = within(to, substr(permitted[room], 1, bar - 1)) ||
-                 (name ~ /^heddle_/ && within(to, substr(permitted[room], bar + 1)))
+                 (name ~ /^heddle_/ && within(to, substr(permitted[room], bar + 1))) ||
+                 may_call(to, name, substr(permitted[room], bar + 1))
             print (ok ? "arrow" : "bad"), room, other, name, from, to
         }
     }' >"$work/calls"

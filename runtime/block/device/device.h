@@ -49,7 +49,7 @@ struct hd_block_on {
     hd_on_room *room;
     int has_gradients;
     const void *lengths;  /* of texts, of the call before, in memory of the host */
-    hd_device_gate *left; /* by forward (runtime/block/gate.h); NULL: it leaves nothing */
+    hd_device_gate *left; /* by forward (runtime/block/inner.h); NULL: it leaves nothing */
     hd_broken broken;     /* what could not be cleared, for the next call */
 };
 

@@ -1,5 +1,5 @@
 /* The end of a stage's forward on a device: x gets its change, here or by whoever moves x on. And of a pass. */
-#include "runtime/block/gate.h"
+#include "runtime/block/inner.h"
 
 #include "runtime/block/device/device.h"
 

@@ -2,7 +2,7 @@
 #include "runtime/block/device/device.h"
 
 #include "runtime/base/base.h"
-#include "runtime/block/gate.h"
+#include "runtime/block/inner.h"
 #include "runtime/comm/comm_internal.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Rooms: memory that objects of attention have while they are called. Objects that are called one after the other may
  * have one room, which is as large as the one that wants most. */
-#ifndef HD_ATTENTION_ROOM_H
-#define HD_ATTENTION_ROOM_H
+#ifndef HD_ATTENTION_INNER_H
+#define HD_ATTENTION_INNER_H
 
 #include <heddle/attention.h>
 #include <heddle/linear_attention.h>

@@ -1,8 +1,8 @@
 /* Switches that end the stage before them: its last kernel, gate and residual, stores each row where it belongs in the
  * layout of the stage that comes, and x is neither written nor read in between. What ranks store, count and wait for is
  * the same as without. */
-#ifndef HD_SESSION_GATED_H
-#define HD_SESSION_GATED_H
+#ifndef HD_SESSION_INNER_H
+#define HD_SESSION_INNER_H
 
 #include "kernels/device_rows.h"
 
