@@ -146,7 +146,7 @@ static heddle_status fit(heddle_machine **out, calibrate_result *result, const r
 }
 
 /* Rates of a machine that other programs use, too, are theirs as well. */
-static void warn_of_noise(const calibrate_result *result, int ranks)
+static void warn_of_noise(const calibrate_result *result, const request *r, int ranks)
 {
     int noisy = 0, worst = 0;
     if (shares_devices(result, ranks)) {
@@ -161,9 +161,11 @@ static void warn_of_noise(const calibrate_result *result, int ranks)
         worst = result->sample[i].about.spread > result->sample[worst].about.spread ? i : worst;
     }
     if (result->coreless > CORELESS_PERCENT / 100.0) {
-        cli_say("the machine is not quiet: ranks had no core for %.0f %% of the time of their work; such times were "
-                "left out, but models that run so take longer than predicted",
-                result->coreless * 100);
+        cli_say("the machine is not quiet: ranks had no core for %.0f %% of the time of their work; %s",
+                result->coreless * 100,
+                oversubscribes(r, ranks) ? "such times count, as the ranks share cores"
+                                         : "such times count only where an operation has no others, so models that run "
+                                           "so take longer than predicted");
     }
     if (4 * noisy > result->samples) {
         cli_say("the machine is not quiet: times of %d of %d operations, taken seconds apart, differ by more than "
@@ -182,7 +184,7 @@ static heddle_status conclude(const request *r, calibrate_result *result, heddle
     if (st == HEDDLE_OK) {
         const int code = cli_report_written(heddle_machine_save(machine, r->file));
         cli_verdict(code);
-        warn_of_noise(result, info.ranks);
+        warn_of_noise(result, r, info.ranks);
         if (code == CLI_OK && strcmp(r->file, "-") != 0) {
             const calibrate_told about = {info.name, heddle_comm_describe(comm), r->file, info.ranks, r->cores,
                                           seconds,   info.memory_bytes};

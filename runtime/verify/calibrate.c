@@ -9,11 +9,11 @@
 #include <string.h>
 #include <time.h>
 
-enum { ROUGH_S = 3, CROWDS = 16, CROWDS_LEAST = 2, CROWD_PART = 10 };
+enum { ROUGH_S = 3, LEAST_TURNS = 4 /* of the host */, CROWDS = 16, CROWDS_LEAST = 2, CROWD_PART = 10 };
 enum { MOST_OVERLAP = 32768, ROUGH_OVERLAP = 64 };           /* rows of all ranks on devices */
 enum { COLD_BYTES = 256 << 20, ROUGH_COLD_BYTES = 1 << 16 }; /* twice the cache of today's largest devices */
 
-/* Times of `seconds`: all turns, with those for what did not agree; and those that the host's first turns take. */
+/* Times of `seconds`: all turns, with those for what did not agree, but for the least; and a device's. */
 static const double LONGEST = 2.5, DEVICE_LONGEST = 2;
 
 /* What all runs of a sitting have. */
@@ -222,20 +222,22 @@ static heddle_status find_device(calibrate_result *out, const sitting *sit)
 static heddle_status measure(calibrate_result *out, const sitting *sit)
 {
     const int turns = sit->o->seconds >= ROUGH_S ? CALIBRATE_TURNS : 1;
-    const double begun = samples_now_ms();
-    int goes_on = 1;
+    const int least = sit->there != NULL ? 1 : LEAST_TURNS;
+    const double begun = samples_now_ms(), longest = sit->there != NULL ? DEVICE_LONGEST : LONGEST;
+    int done = 0, goes_on = 1;
     heddle_status st = HEDDLE_OK;
     calibrate_run run;
     while (out->samples < CALIBRATE_SAMPLES && describe(&run, sit, &out->sample[out->samples], out->samples)) {
         out->samples++;
     }
-    for (int i = 0; i < turns && goes_on && st == HEDDLE_OK; i++) {
-        st = turn(out, sit, i, turns);
-        if (sit->there != NULL && st == HEDDLE_OK) { /* there opening operations takes what it takes */
-            st = is_time_for_more(&goes_on, sit, i + 1, 1, samples_now_ms() - begun, DEVICE_LONGEST);
+    while (done < turns && goes_on && st == HEDDLE_OK) {
+        st = turn(out, sit, done, turns);
+        done++;
+        if (done < turns && done >= least && st == HEDDLE_OK) { /* opening operations takes what it takes */
+            st = is_time_for_more(&goes_on, sit, done, 1, samples_now_ms() - begun, longest);
         }
     }
-    if (sit->there == NULL && turns == CALIBRATE_TURNS && st == HEDDLE_OK) {
+    if (sit->there == NULL && done == CALIBRATE_TURNS && st == HEDDLE_OK) {
         st = settle(out, sit, begun);
     }
     for (int i = 0; i < out->samples && st == HEDDLE_OK; i++) {

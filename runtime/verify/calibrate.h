@@ -93,7 +93,7 @@ heddle_status calibrate_time_runs(double *ms, calibrate_run *run, int64_t repeat
 /* A turn: as many times as fit the budget; of work those in which the rank had its core, where there are such. */
 heddle_status calibrate_time_operation(calibrate_run *run, double budget_ms);
 /* Of the middle half of the turns, which a while of something else moves little: about.seconds, the mean; about.spread,
- * how far they are apart; agrees: they are near each other. */
+ * how far they are apart (of one turn, its times); agrees: they are near each other. */
 void calibrate_conclude(calibrate_sample *sample);
 /* Collective, behind that: what work takes ranks that wait for the slowest, as times of what it takes one alone. */
 heddle_status calibrate_waiting(double *out, const calibrate_sample *sample, int samples, heddle_comm *comm);

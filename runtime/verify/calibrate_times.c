@@ -131,10 +131,11 @@ static double between_turns(double *turn_ms, int turns)
 
 void calibrate_conclude(calibrate_sample *s)
 {
-    const int cut = s->turns / 4;
+    const double *sorted = s->turns > 1 ? s->turn_ms : s->ms; /* end_turn has sorted those of the only one */
+    const int count = s->turns > 1 ? s->turns : s->times, cut = count / 4;
     const double ms = between_turns(s->turn_ms, s->turns);
     s->about.seconds = ms * 1e-3;
-    s->about.spread = (s->turn_ms[s->turns - 1 - cut] - s->turn_ms[cut]) / ms;
+    s->about.spread = (sorted[count - 1 - cut] - sorted[cut]) / ms;
     s->agrees = s->about.spread <= AGREED;
 }
 
