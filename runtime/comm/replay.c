@@ -2,6 +2,8 @@
  * peers that end free nothing that it stores to. */
 #include "runtime/comm/comm_private.h"
 
+#include <string.h>
+
 static const int64_t END_NS = 3000000000; /* behind a failure kernels end soon */
 
 static heddle_status ask(void *arg)
@@ -39,6 +41,7 @@ void hd_replays_close(heddle_comm *comm)
     }
     hd_comm_outlook_remove(comm, &comm->replays_outlook);
     hd_enqueued_close(&comm->replays);
+    memset(&comm->replays, 0, sizeof comm->replays);
 }
 
 /* As hd_push does it: said before anything is enqueued, and behind it the alarm is looked at. */
@@ -48,6 +51,7 @@ heddle_status hd_replay(heddle_comm *comm, void *graph, heddle_stream stream)
     hd_enqueued *e = &comm->replays;
     heddle_status st = HEDDLE_OK;
     if (e->event == NULL) {
+        HD_TRY(hd_comm_wire_of(comm)->look(comm));
         return device->library->graph_launch(graph, device->number, stream);
     }
     HD_TRY(hd_enqueued_order(e, stream));

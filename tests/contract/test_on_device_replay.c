@@ -65,8 +65,35 @@ out:
     return st;
 }
 
+/* Of a wire that counts no replays. */
+static heddle_status give_up(heddle_comm *comm, void *arg)
+{
+    heddle_status st = HEDDLE_OK;
+    device_sim sim;
+    void *graph = NULL, *stream = NULL;
+    (void)arg;
+    HD_TRY(device_sim_get(&sim));
+    HD_TRY(sim.stream_create(&stream));
+    HD_TRY(sim.capture(stream, 1));
+    HD_TRY(sim.record(stream, &graph));
+    HD_TRY(heddle_comm_replay(comm, graph, stream));
+    HD_TRY(heddle_comm_abort(comm, "enough"));
+    CHECK(heddle_comm_replay(comm, graph, stream) == HEDDLE_ERR_PEER && says("enough"));
+out:
+    if (stream != NULL) {
+        device_graph_free(&sim, graph);
+        device_stream_free(&sim, stream);
+    }
+    return st;
+}
+
+HD_CASE(nothing_is_launched_behind_a_failure)
+{
+    run_on(1, "threads", "cuda", HEDDLE_WIRE_HOST, give_up);
+}
+
 static captured late;
-static _Atomic int has_given_up;
+static _Atomic int is_held, has_given_up;
 
 /* Rank 1's replay stands behind what its stream has before, and rank 1 ends; so does rank 0, behind it. */
 static heddle_status both_end(heddle_comm *comm, void *arg)
@@ -80,9 +107,10 @@ static heddle_status both_end(heddle_comm *comm, void *arg)
     if (heddle_comm_rank(comm) == 1) {
         c.sim.hold(c.stream);
         HD_TRY(heddle_comm_replay(comm, c.graph, c.stream));
-        HD_TRY(heddle_comm_barrier(comm));
         late = c; /* graph and stream end behind the replay */
         c.stream = NULL;
+        is_held = 1;
+        HD_TRY(heddle_comm_barrier(comm));
     } else {
         HD_TRY(heddle_comm_barrier(comm));
         HD_TRY(heddle_comm_abort(comm, "enough"));
@@ -98,11 +126,13 @@ out:
 static void *release(void *arg)
 {
     const int64_t until_ns = hd_now_ns() + hd_test_limit_ns(20);
-    while (!has_given_up && hd_now_ns() < until_ns) {
+    while (!(is_held && has_given_up) && hd_now_ns() < until_ns) {
         usleep(MS);
     }
     usleep(500 * MS);
-    late.sim.release();
+    if (is_held) {
+        late.sim.release();
+    }
     return arg;
 }
 
