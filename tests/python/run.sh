@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # run.sh FILE: one file of tests of the Python package in the build folder, by a Python that has what it needs.
-# run.sh NAME JOBS FILE...: several, JOBS at a time, which import torch once (together.py); what is skipped is told by NAME.
+# run.sh NAME JOBS FILE...: several, JOBS at a time, which import torch once (together.py); what is skipped is told by
+# NAME.
 # HEDDLE_TEST_PYTHON names one (tests/run.sh python makes it, with torch), else the machine's is taken.
 set -euo pipefail
 . "${HEDDLE_SOURCE:?}/tests/support/skip.sh"

@@ -142,6 +142,20 @@ def test_modules_by_name_are_stages_and_a_dataclass_is_a_result():
     assert proof and proof.bytes_total > 0, str(proof)
 
 
+def test_a_sequential_of_blocks_has_stages_and_one_of_layers_has_none():
+    torch.manual_seed(0)
+    first, last = torch.nn.Linear(5, WIDTH), torch.nn.Sequential(torch.nn.Linear(WIDTH, 8), torch.nn.Linear(8, 5))
+    blocks = torch.nn.Sequential(*(torch.nn.TransformerEncoderLayer(WIDTH, 2, 24, batch_first=True) for _ in range(2)))
+    for model, width, names in ((blocks, WIDTH, ["0", "1"]),
+                                (torch.nn.Sequential(first, blocks, last), 5, ["1.0", "1.1"])):
+        model = model.eval()
+        found = ht.explore(model, torch.randn(2, 13, width))
+        assert [stage.name for stage in found.stages()] == names, found.table()
+        plan = found.plan(model, "[sp=3]")
+        proof = ht.prove(model, plan, torch.randn(1, 17, width), ranks=4)
+        assert proof and proof.bytes_total > 0, str(proof)
+
+
 def test_what_a_rank_raises_is_told_where_it_is_raised():
     class Shaped(torch.nn.Module):
         def __init__(self):

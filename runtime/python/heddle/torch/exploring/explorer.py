@@ -141,6 +141,13 @@ def _axes(model: torch.nn.Module, args: Any, kwargs: Any, given: Tensors, dims: 
     return axes
 
 
+def _is_list(module: torch.nn.Module) -> bool:
+    """Of blocks: a Sequential of layers (a product, an activation, a product) is not one."""
+    if isinstance(module, torch.nn.Sequential):
+        return all(any(child.children()) for child in module.children())
+    return isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict))
+
+
 class _Explorer:
     def __init__(self, model: torch.nn.Module, axes: Axes, shapes: Shapes, progress: Optional[Callable[[str], None]]):
         self.model, self.axes, self.shapes, self.progress = model, axes, shapes, progress
@@ -157,8 +164,7 @@ class _Explorer:
         self._odd: Dict[str, str] = {}  # dims of the call at hand of which an axis is not understood, and why
 
     def run(self, args: Any, kwargs: Any) -> None:
-        lists = {id(child) for module in self.model.modules()
-                 if isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)) for child in module.children()}
+        lists = {id(child) for module in self.model.modules() if _is_list(module) for child in module.children()}
         handles: List[Any] = []
         try:
             for name, module in self.model.named_modules():
