@@ -144,7 +144,8 @@ with heddle.Comm.open(deadline_s=60) as comm:
         handle = ht.parallelize(model, plan, comm)
         y, dx, _ = passed()
         ht.reduce_gradients(model.parameters(), sum_over=comm)
-        assert torch.equal(y, whole[0]) and torch.allclose(dx, whole[1], 1e-4, 1e-5), (frames, places)
+        # Products of fewer rows have other bits on some CPUs.
+        assert torch.allclose(y, whole[0], 1e-5, 1e-6) and torch.allclose(dx, whole[1], 1e-4, 1e-5), (frames, places)
         assert all(torch.allclose(p.grad, q, 1e-4, 1e-4) for p, q in zip(model.parameters(), whole[2]))
         handle.remove()
 print("ok", flush=True)

@@ -38,6 +38,7 @@ for words, call in [
         ("the plan is a NoneType", lambda: ht.parallelize(model, None, comm)),
         ("0 is no pattern", made({0: Attend("s")})),
         ("has the step None, wanted one of Sizes, Split", made({"first": None})),
+        ("has the step Step(), wanted one of Sizes, Split", made({"first": ht.step.Step()})),
         ("modules.Split'>, wanted one of", made({"first": Split})),
         ("'x'], wanted one of", made({"first": [["x"]]})),
         ("a step is of None", made({"first": Split(None, "b c", "b")})),

@@ -1,7 +1,8 @@
 """together.py JOBS MODULES FILE...: pytest of the files, JOBS at a time, each in a fork of this process, which has
 imported what takes seconds of every file and used nothing of it. A file sees nothing of the others, and what it prints
-stands together, with its seconds and those of cores."""
+stands together, with its seconds and those of cores. What takes too long is ended and has failed."""
 import atexit
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -10,6 +11,8 @@ import signal
 import sys
 import tempfile
 import time
+
+LIMIT_S = 900  # of a file; of all ctest has one
 
 # As files have it before they import these: no threads and no helpers where a process forks, no network.
 os.environ.update(OPENBLAS_NUM_THREADS="1", TORCHINDUCTOR_COMPILE_THREADS="1", HF_HUB_OFFLINE="1",
@@ -21,7 +24,8 @@ if "torch" in modules:  # what ranks that take a step or have checkpoints import
 if "diffusers" in modules:
     modules["diffusers"].ModelMixin  # imports what models share
 elif "torch" in modules:
-    importlib.import_module("torch._inductor.compile_fx")
+    with contextlib.suppress(ImportError):  # the files that need it say what is missing
+        importlib.import_module("torch._inductor.compile_fx")
 prctl = ctypes.CDLL(None).prctl
 gc.collect()
 gc.freeze()  # no fork looks for garbage among it
@@ -29,9 +33,11 @@ gc.freeze()  # no fork looks for garbage among it
 
 def begun(file):
     """Its process, what that prints, and when it began."""
+    print(f"begins {os.path.basename(file)}", flush=True)
     output, since = tempfile.TemporaryFile(), time.monotonic()
     child = os.fork()
     if child == 0:
+        os.setpgid(0, 0)  # by which it is ended with its processes
         prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not without the parent
         for stream in (1, 2):
             os.dup2(output.fileno(), stream)
@@ -47,7 +53,14 @@ while waiting or running:
     while waiting and len(running) < jobs:
         child, facts = begun(waiting.pop())
         running[child] = facts
-    child, status, used = os.wait4(-1, 0)
+    child, status, used = os.wait4(-1, os.WNOHANG)
+    if child == 0:
+        for late, (name, _, since) in running.items():
+            if time.monotonic() - since > LIMIT_S:
+                print(f"{name} is ended: it takes more than {LIMIT_S} s", flush=True)
+                os.killpg(late, signal.SIGKILL)
+        time.sleep(0.1)
+        continue
     name, output, since = running.pop(child)
     print(f"--- {name}: {time.monotonic() - since:.0f} s, of cores {used.ru_utime + used.ru_stime:.0f} s", flush=True)
     output.seek(0)

@@ -353,7 +353,7 @@ def _put(handle: "Parallel", model: torch.nn.Module, plan: Any, facts: List[Tupl
     for pattern, steps in pairs:
         modules = matching(model, pattern)
         for step in steps if isinstance(steps, (list, tuple)) else [steps]:
-            if not isinstance(step, Step):
+            if not isinstance(step, _STEPS):
                 raise ArgumentError(f"parallelize: '{pattern}' has the step {step!r}, wanted one of "
                                     f"{', '.join(kind.__name__ for kind in _STEPS)}, with its arguments")
             for module in modules:

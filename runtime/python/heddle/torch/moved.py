@@ -69,7 +69,10 @@ def _plan_of(x: torch.Tensor, line: str, comm: Comm, plan: Optional[Reshard] = N
 def _as_given(line: str, shape: Tuple[int, ...], *xs: torch.Tensor) -> Tuple[Any, ...]:
     """For refusals: complex numbers, and not the pairs of real ones that they go as."""
     whole = unpaired(line)
-    return (line, shape, *xs) if whole == line else (whole, shape[:-1], *map(torch.view_as_complex, xs))
+    try:
+        return (line, shape, *xs) if whole == line else (whole, shape[:-1], *map(torch.view_as_complex, xs))
+    except RuntimeError:  # real numbers by a caller's own line, which has such a dim
+        return (line, shape, *xs)
 
 
 def _fit(x: torch.Tensor, line: str, shape: Tuple[int, ...], rank: int) -> None:
