@@ -580,5 +580,9 @@ with heddle.Comm.open() as comm:
     for at, expert in enumerate(experts[:-1]):
         assert torch.equal(expert.weight.grad, torch.full((3, 3), at + 1.0)), (at, expert.weight.grad)
     assert experts[-1].weight.grad is None  # no rank has used it
+    one, other = torch.nn.Parameter(x), torch.nn.Parameter(x.double() if comm.rank == 0 else x)
+    one.grad, other.grad = x if comm.rank == 0 else None, torch.zeros_like(other)
+    refused(heddle.MismatchError, "gradient", ht.reduce_gradients, [one, other], comm)
+    assert (one.grad is None) == (comm.rank > 0)  # what is refused changes nothing
 print("ok")
 """, 3)

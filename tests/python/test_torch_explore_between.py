@@ -106,6 +106,19 @@ def test_a_dim_that_is_a_multiple_of_three_varies():
     assert found.dims == {"b": 2, "h": 9, "w": 15} and found.fixed == (), found.fixed
 
 
+def test_multiples_are_looked_for_a_few_times_and_not_of_channels():
+    class Seen(torch.nn.Linear):
+        def forward(self, x):
+            seen.add(tuple(x.shape))
+            return super().forward(x + self.rows if hasattr(self, "rows") else x)
+    seen, model = set(), Seen(1152, 4)
+    ht.explore(model, torch.randn(2, 3, 1152))
+    assert {shape[-1] - 1152 for shape in seen} == {0, 1, 2, 4, 8, 16}, seen
+    seen, model.rows = set(), torch.randn(1155, 1)  # as many rows as there are positions
+    ht.explore(model, torch.randn(2, 1155, 1152))
+    assert {shape[1] - 1155 for shape in seen if shape[1] >= 1155} == {0, 1, 2, 4, 8, 16, 3, 5, 7, 11}, seen
+
+
 @dataclasses.dataclass
 class Result:
     sample: torch.Tensor
@@ -170,3 +183,29 @@ def test_what_a_rank_raises_is_told_where_it_is_raised():
     proof = ht.prove(model, steps, torch.randn(2, 13, WIDTH), ranks=2)
     assert not proof and proof.worst == "" and (
         "raises RuntimeError in the model's own forward, behind 'layers.0'" in proof.why), proof.why
+
+
+class Backwards(torch.autograd.Function):
+    @staticmethod
+    def forward(_, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_, gradient):
+        if gradient.shape[1] != 13:
+            raise ValueError("wants 13 rows")
+        return gradient
+
+
+def test_what_is_raised_in_the_way_back_is_in_no_modules_forward():
+    class Returned(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = Mlp(), Mlp()
+
+        def forward(self, x):
+            return self.last(Backwards.apply(self.first(x)))
+    steps = {"first": ht.Split("x", "b s c", "s"), "last": ht.Gather("output", "b s c", "s")}
+    proof = ht.prove(Returned(), steps, torch.randn(2, 13, WIDTH), ranks=2)
+    assert not proof and proof.worst == "", str(proof)
+    assert "raises ValueError in the way back: wants 13 rows" in proof.why, proof.why

@@ -61,14 +61,17 @@ def reduce_gradients(parameters: Iterable[torch.nn.Parameter], sum_over: Optiona
         if comm is not None:
             check_comm(f"reduce_gradients: {name}", comm)
     every = _checked(parameters)
+    gradients = [parameter.grad for parameter in every]
     for comm in (sum_over, mean_over):
         if comm is not None:
-            _completed(every, comm)
-    buckets = _buckets(every)
+            _complete(gradients, every, comm)
+    buckets = _buckets(gradients)
     for comm in (sum_over, mean_over):
         if comm is not None:
-            agree(comm, "reduce_gradients", [(f"gradient {at}", _piece_of(parameter.grad))
-                                             for at, parameter in enumerate(every) if parameter.grad is not None])
+            agree(comm, "reduce_gradients", [(f"gradient {at}", _piece_of(gradient))
+                                             for at, gradient in enumerate(gradients) if gradient is not None])
+    for parameter, gradient in zip(every, gradients):
+        parameter.grad = gradient
     for bucket in ([_local(gradient) for gradient in bucket] for bucket in buckets):
         flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
         for comm in (sum_over, mean_over):
@@ -114,20 +117,20 @@ def _checked(parameters: Iterable[torch.nn.Parameter]) -> List[torch.nn.Paramete
     return every
 
 
-def _completed(parameters: List[torch.nn.Parameter], comm: Comm) -> None:
+def _complete(gradients: List[Optional[torch.Tensor]], parameters: List[torch.nn.Parameter], comm: Comm) -> None:
     """Zeros where this rank has no gradient and another one has: which they have may differ by the rows that they
     have, and of two parameters of one shape nothing else tells which it is."""
-    mine = bytes(parameter.grad is not None for parameter in parameters)
+    mine = bytes(gradient is not None for gradient in gradients)
     agree(comm, "reduce_gradients", [("parameters", len(mine)), ("a gradient of any", any(mine))])
-    for parameter, *of_ranks in zip(parameters, *comm.allgather(mine)):
-        if parameter.grad is None and any(of_ranks):
-            parameter.grad = torch.zeros_like(parameter)
+    for at, of_ranks in enumerate(zip(*comm.allgather(mine))):
+        if gradients[at] is None and any(of_ranks):
+            gradients[at] = torch.zeros_like(parameters[at])
 
 
-def _buckets(parameters: List[torch.nn.Parameter]) -> List[List[torch.Tensor]]:
+def _buckets(gradients: List[Optional[torch.Tensor]]) -> List[List[torch.Tensor]]:
     full: List[List[torch.Tensor]] = []
     filling: Dict[torch.dtype, Tuple[List[torch.Tensor], int]] = {}
-    for gradient in (parameter.grad for parameter in parameters):
+    for gradient in gradients:
         if gradient is None:
             continue
         bucket, held_bytes = filling.get(gradient.dtype, ([], 0))

@@ -119,9 +119,10 @@ def found(given: Tensors, model: torch.nn.Module, shapes: Shapes,
     """Axes whose extents the model lets vary: together, else each alone."""
     axes, dims, channels = Axes(), [], channels_of(model, ("in",))
     for extent, group in _groups(given):
-        step, others = steady(group, extent, shapes, runs)
+        counted = 0 if _are_channels(group, given, channels) else extent
+        step, others = steady(group, counted, shapes, runs)
         is_twice = len({name for name, _ in group}) < len(group)  # two axes of one tensor
-        alone = [steady([axis], extent, shapes, runs) for axis in group] if is_twice else []
+        alone = [steady([axis], counted, shapes, runs) for axis in group] if is_twice else []
         if alone and all(step for step, _ in alone):
             dims += [([axis], step, others) for axis, (step, others) in zip(group, alone)]
         elif is_twice and not step:  # rows and columns of a square that is fixed are two dims
@@ -167,9 +168,11 @@ def _are_channels(group: List[Axis], given: Tensors, channels: Set[int]) -> bool
 def steady(group: List[Axis], extent: int, shapes: Shapes,
            runs: Callable[[List[Axis], int], Optional[Shapes]]) -> Tuple[int, Optional[Shapes]]:
     """The smallest step with which all that depends on an axis is longer: a patch swallows smaller ones. Where the
-    model takes none of them, what the extent is several times: windows of three rows."""
+    model takes none of them, the first few that the extent is several times: windows of three rows. `extent` is 0 where
+    none of these is looked for."""
     best: Tuple[int, int, Optional[Shapes]] = (0, 0, None)
-    for step in (*_STEPS, *(n for n in range(3, extent) if extent % n == 0 and n not in _STEPS)):
+    multiples = [n for n in range(3, extent) if extent % n == 0 and n not in _STEPS][:4]
+    for step in (*_STEPS, *multiples):
         other = runs(group, step) if step in _STEPS or not best[1] else None
         if other is not None:
             changed = sum(other[key] != shapes[key] for key in other if key in shapes)

@@ -175,7 +175,10 @@ class _Compared:
     def stopped(self, ranks: SimulatedRanks) -> None:
         """A rank has raised something; of several it is the first one that is told."""
         if not self.where:
-            self.running = ranks.within[-1] if ranks.within else ""
+            if not ranks.within:  # the forward has ended
+                self.where = " in the way back"
+                return
+            self.running = ranks.within[-1]
             self.where = f" in '{self.running}'" if self.running else " in the model's own forward"
             self.where += f", behind '{ranks.behind}'" if ranks.behind else ""
 
