@@ -69,8 +69,8 @@ class Model(torch.nn.Module):  # text that every rank has, frames, and places of
         x = ht.switch(y * self.time(y).softmax(1), back, empty=empty)
         return ht.gather(x, whole, empty=empty)
 
-def turned(x, plans, empty):  # complex numbers, and dims in another order
-    z = torch.view_as_real(ht.switch(torch.complex(x, x.sin()), *plans, empty=empty)).sum(-1)
+def turned(x, plans, empty):  # complex numbers behind a layer, and dims in another order
+    z = torch.view_as_real(ht.switch(torch.complex(model.space(x), x.sin()), *plans, empty=empty)).sum(-1)
     return z.permute(1, 0, 3, 2).contiguous()
 
 def stepped(function, x, *given):
