@@ -128,6 +128,7 @@ static void fails(int call)
 static heddle_status broken_run(void)
 {
     device_sim sim;
+    hd_leaves("memory of which the device does not say that it is done with it");
     const heddle_status st = heddle_run_ranks(2, "threads", run, NULL);
     HD_OK(device_sim_get(&sim));
     sim.fail_at(0, 0);

@@ -192,6 +192,7 @@ HD_RANK_CASE(a_capture_whose_end_fails_has_ended, "1 threads cuda host")
     void *graph = NULL, *event = NULL, *memory = NULL;
     heddle_stream stream = HEDDLE_NO_STREAM;
     int captures = 0;
+    hd_leaves("a graph whose destruction fails");
     HD_TRY(device_sim_get(&sim));
     HD_TRY(table->event_create(&event, device));
     HD_TRY(table->stream_create(&stream, device));

@@ -183,6 +183,9 @@ HD_CASE(work_that_had_no_core_is_timed_again)
     heddle_comm *comm = NULL;
     HD_OK(heddle_comm_open(&comm, "self", NULL));
     calibrate_sample sample = one_turn(comm, work_now_and_then, 0, 0);
+    for (int attempt = 0; attempt < 200 && undisturbed < 2; attempt++) { /* other programs may have all cores */
+        sample = one_turn(comm, work_now_and_then, 0, 0);
+    }
     assert_true(calls > CALIBRATE_TURN_TIMES + CHOOSE && undisturbed > 1);
     assert_true(sample.times <= CALIBRATE_TURN_TIMES && sample.times <= calls - CHOOSE - calls / AWAY_EVERY);
     assert_true(sample.times == CALIBRATE_TURN_TIMES || sample.times >= undisturbed - 1); /* held up at its very end */
