@@ -12,7 +12,7 @@ WIDTH = 16
 
 
 class Attention(torch.nn.Module):
-    def __init__(self, heads):
+    def __init__(self, heads=4):
         super().__init__()
         self.heads = heads
         self.qkv, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
