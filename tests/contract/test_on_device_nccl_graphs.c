@@ -108,16 +108,17 @@ out:
     return st;
 }
 
-static heddle_status replay_alone(heddle_comm *comm, const ends *e, const device_sim *sim, void *stream)
+static heddle_status replay_alone(heddle_comm *comm, const ends *e, void *stream)
 {
     heddle_status st = HEDDLE_OK;
     int64_t began_ns = hd_now_ns();
     if (heddle_comm_rank(comm) == 1) {
         return heddle_comm_abort(comm, "tired");
     }
-    HD_TRY(sim->replay(e->graph[0], stream));
+    HD_TRY(heddle_comm_replay(comm, e->graph[0], stream));
     HD_TRY(device_settle(comm, stream));
     CHECK(heddle_comm_poll(comm) == HEDDLE_ERR_PEER && says("rank 1 gave up: tired"));
+    CHECK(heddle_comm_replay(comm, e->graph[0], stream) == HEDDLE_ERR_PEER && says("tired")); /* nothing is launched */
     CHECK(hd_now_ns() - began_ns < hd_test_limit_ns(2));
 out:
     return st;
@@ -138,7 +139,7 @@ static heddle_status keeps_graph(heddle_comm *launched, void *arg)
     HD_TRY(sim.stream_create(&stream));
     HD_TRY(capture(&e->graph[heddle_comm_rank(launched)], &f, &sim, stream));
     HD_TRY(heddle_comm_barrier(comm));
-    st = e->gives_up ? replay_alone(comm, e, &sim, stream) : HEDDLE_OK;
+    st = e->gives_up ? replay_alone(comm, e, stream) : HEDDLE_OK;
 out:
     device_tear_down(&f);
     device_stream_free(&sim, stream);

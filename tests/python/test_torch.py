@@ -16,8 +16,6 @@ import heddle
 with torch.inference_mode():  # wherever it is imported first
     import heddle.torch as ht
 
-torch.set_num_threads(1)
-
 def part(whole, axis, rank, size):
     cut = blocks(whole.shape[axis], size)
     return whole.narrow(axis, cut[rank], cut[rank + 1] - cut[rank]).contiguous()

@@ -9,8 +9,6 @@ import torch.nn.functional as F
 import heddle
 import heddle.torch as ht
 
-torch.set_num_threads(1)
-
 def rows(whole, comm):
     cut = blocks(whole.shape[2], comm.size)
     return whole[:, :, cut[comm.rank]: cut[comm.rank + 1]]

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 import heddle
 import heddle.torch.compat as hc
 
-torch.set_num_threads(1)
 rank, size = int(os.environ["HEDDLE_RANK"]), int(os.environ["HEDDLE_SIZE"])
 dist.init_process_group("gloo", store=dist.FileStore(__file__ + ".store", size), rank=rank, world_size=size)
 

@@ -26,8 +26,6 @@ from diffusers import (AllegroTransformer3DModel, CogVideoXTransformer3DModel, F
                        HunyuanVideoTransformer3DModel, LatteTransformer3DModel, LTXVideoTransformer3DModel,
                        QwenImageTransformer2DModel, SD3Transformer2DModel, WanTransformer3DModel)
 
-torch.set_num_threads(1)
-
 def latte(heads=4, frames=7, layers=2):
     torch.manual_seed(0)
     model = LatteTransformer3DModel(

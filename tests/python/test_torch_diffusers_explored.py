@@ -9,8 +9,6 @@ from diffusers.models.transformers.transformer_temporal import TransformerSpatio
 import heddle.torch as ht
 from heddle.torch import Gather, Switch
 
-torch.set_num_threads(1)
-
 
 def test_latte_whose_frames_are_fixed_and_folded():
     torch.manual_seed(0)

@@ -6,8 +6,6 @@ import torch
 from diffusers import (AutoencoderKL, AutoencoderKLTemporalDecoder, UNetMotionModel, UNetSpatioTemporalConditionModel)
 from heddle.torch import Attend, Extent, Gather, Halo, Numbered, Split, Sums, explore, prove
 
-torch.set_num_threads(1)
-
 
 def stable_video():
     torch.manual_seed(0)

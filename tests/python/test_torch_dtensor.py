@@ -18,7 +18,6 @@ import heddle.torch as ht
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-torch.set_num_threads(1)
 rank, size = int(os.environ["HEDDLE_RANK"]), int(os.environ["HEDDLE_SIZE"])
 dist.init_process_group("gloo", store=dist.FileStore(%r, size), rank=rank, world_size=size)
 comm = ht.from_process_group()

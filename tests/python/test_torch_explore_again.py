@@ -9,8 +9,6 @@ import heddle
 import heddle.torch as ht
 from heddle.torch import Attend, Gather, Halo, Split
 
-torch.set_num_threads(1)
-
 
 class Sharing(torch.nn.Module):
     """One activation for text that is pooled, [b, c], and for rows of [b, s, c]."""

@@ -13,7 +13,6 @@ import heddle.torch as ht
 from heddle.torch import Attend, Gather
 from heddle.torch.exploring.trees import fresh
 
-torch.set_num_threads(1)
 WIDTH = 16
 
 

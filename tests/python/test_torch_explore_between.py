@@ -12,8 +12,6 @@ from test_torch_explore_models import WIDTH, Joint, Mlp
 import heddle
 import heddle.torch as ht
 
-torch.set_num_threads(1)
-
 
 class Between(torch.nn.Module):
     """Blocks of rows, and code of the model's own between them."""

@@ -13,8 +13,6 @@ from heddle.torch import Attend, Gather, Split, Sums, Switch
 from heddle.torch.exploring.flow import Call, Flow
 from heddle.torch.planning.draft import merged
 
-torch.set_num_threads(1)
-
 
 class Both(torch.nn.Module):
     """x[b, f, s, c]"""

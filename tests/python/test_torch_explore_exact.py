@@ -13,7 +13,6 @@ from heddle.torch.exploring.exploration import Exploration, Module
 from heddle.torch.exploring.flow import Attention, Flow
 from heddle.torch.exploring.probe import Finding
 
-torch.set_num_threads(1)
 WIDTH = 16
 
 

@@ -15,7 +15,6 @@ import torch
 import heddle
 import heddle.torch as ht
 
-torch.set_num_threads(1)
 WIDTH = 8
 
 

@@ -13,7 +13,6 @@ import heddle.torch as ht
 from heddle.torch import Attend, Gather, Split, Switch
 from heddle.torch.exploring.rows import is_of_pairs
 
-torch.set_num_threads(1)
 WIDTH = 16
 
 

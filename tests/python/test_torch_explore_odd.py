@@ -8,8 +8,6 @@ import torch
 import heddle
 import heddle.torch as ht
 
-torch.set_num_threads(1)
-
 
 class Around(torch.nn.Module):
     def __init__(self, inner):

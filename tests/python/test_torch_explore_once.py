@@ -10,7 +10,6 @@ import heddle
 import heddle.torch as ht
 from heddle.torch import Gather, Split, Switch
 
-torch.set_num_threads(1)
 WIDTH = 16
 
 

@@ -6,8 +6,6 @@ import torch
 import torch.nn.functional as F
 from heddle.torch import Attend, Extent, Gather, Halo, Split, Switch, Total
 
-torch.set_num_threads(1)
-
 WIDTH = 16
 
 

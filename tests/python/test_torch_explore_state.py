@@ -18,7 +18,6 @@ import heddle
 import heddle.torch as ht
 from heddle.torch.exploring.kept import written_by
 
-torch.set_num_threads(1)
 WIDTH = 8
 OPERATORS = torch.library.Library("heddle_tests", "DEF")
 OPERATORS.define("filled(Tensor(a!) x) -> ()")

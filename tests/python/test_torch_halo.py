@@ -12,7 +12,6 @@ import heddle
 import heddle.torch as ht
 from heddle.torch import Gather, Halo, Numbered, Split, Sums
 
-torch.set_num_threads(1)
 CONVOLUTIONS = {1: torch.nn.Conv1d, 2: torch.nn.Conv2d, 3: torch.nn.Conv3d}
 
 

@@ -13,8 +13,6 @@ import heddle.torch as ht
 from heddle.torch import Attend, Gather, Sizes, Split, Switch
 from torch.utils.checkpoint import checkpoint
 
-torch.set_num_threads(1)
-
 def rows_alike():
     '''Has a row of a product the same bits whatever other rows there are? Not by MKL on every CPU.'''
     x, weight = torch.randn(64, 12, dtype=torch.float64), torch.randn(36, 12, dtype=torch.float64)

@@ -19,7 +19,6 @@ import heddle
 import heddle.torch as ht
 from heddle.torch import on_device
 
-torch.set_num_threads(1)
 # With its own calls of CUDA, whichever torch has loaded for everybody.
 cuda = ctypes.CDLL(os.environ["HEDDLE_MODULE_PATH"] + "/libheddle_cuda.so", os.RTLD_NOW | os.RTLD_DEEPBIND)
 

@@ -13,7 +13,6 @@ import heddle
 import heddle.torch as ht
 from heddle.torch.proving.copies import Copies
 
-torch.set_num_threads(1)
 WIDTH = 16
 
 
@@ -55,8 +54,6 @@ class Video(torch.nn.Module):
 def made():
     torch.manual_seed(0)
     return Video(), dict(x=torch.randn(2, 7, 5, 3), word=torch.randn(2, WIDTH))
-
-
 
 
 def test_a_found_plan_holds_and_says_what_it_sends():

@@ -13,8 +13,6 @@ import heddle
 import heddle.torch as ht
 from heddle.torch import Attend, Gather, Split
 
-torch.set_num_threads(1)
-
 class Raises(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

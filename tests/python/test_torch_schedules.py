@@ -17,7 +17,6 @@ import heddle.torch as ht
 from heddle.torch import Attend
 from heddle.torch.planning.attended import _method
 
-torch.set_num_threads(1)
 CUT = "blocks.0=s@sp/ulysses;blocks.1=s@sp/ulysses"
 SIZES = dict(sizes="b=1", methods="", slack_percent=300)
 

@@ -9,7 +9,6 @@ from transformers import (SegformerConfig, SegformerModel, TimesformerConfig, Ti
 
 import heddle.torch as ht
 
-torch.set_num_threads(1)
 SMALL = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=20)
 
 

@@ -55,10 +55,10 @@ while waiting or running:
         running[child] = facts
     child, status, used = os.wait4(-1, os.WNOHANG)
     if child == 0:
-        for late, (name, _, since) in running.items():
-            if time.monotonic() - since > LIMIT_S:
-                print(f"{name} is ended: it takes more than {LIMIT_S} s", flush=True)
-                os.killpg(late, signal.SIGKILL)
+        for late in [child for child, (_, _, since) in running.items() if time.monotonic() - since > LIMIT_S]:
+            print(f"{running[late][0]} is ended: it takes more than {LIMIT_S} s", flush=True)
+            os.killpg(late, signal.SIGKILL)
+            os.waitid(os.P_PID, late, os.WEXITED | os.WNOWAIT)
         time.sleep(0.1)
         continue
     name, output, since = running.pop(child)

@@ -120,9 +120,9 @@ HEDDLE_API const heddle_device *heddle_device_host(void);
 HEDDLE_API const heddle_device *heddle_comm_device_table(const heddle_comm *comm);
 /* graph_launch of comm's device, for a graph with executions of plans of comm or its groups. By the wire peer it counts
  * as one more of them until it has ended: a peer that ends meanwhile, or has given up, frees no memory that it stores
- * to. Replays of a communicator come one behind another, whatever their streams. Not collective. Errors: those of
- * graph_launch, and of waiting, where somebody has given up: then nothing was launched. HEDDLE_ERR_ARG: NULL, comm has
- * no device. */
+ * to. Replays of a communicator come one behind another, whatever their streams. Returns once it is enqueued; graph and
+ * stream are the caller's. One thread at a time per communicator. Not collective. Errors: those of graph_launch, and of
+ * waiting, where somebody has given up: then nothing was launched. HEDDLE_ERR_ARG: NULL, comm has no device. */
 HEDDLE_CHECKED heddle_status heddle_comm_replay(heddle_comm *comm, void *graph, heddle_stream stream);
 
 /* What is looked for in libheddle_NAME.so: the table, in static storage. A library is linked to nothing of heddle:
