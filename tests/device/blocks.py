@@ -123,14 +123,15 @@ def host(probe):
     calls = ("context", "launch", "product", "event record", "event wait", "is it captured", "event query",
              "whose memory")
     kinds, ways = ("attention", "cross", "mlp", "linear"), ("forward", "with a tape", "backward")
-    us = (ctypes.c_double * (len(calls) + len(kinds) * len(ways) + 1))()
+    us = (ctypes.c_double * (len(calls) + len(kinds) * len(ways) + 2))()
     rounds, each = (1, 1) if EMULATED else (21, 20)
     probe("host", us, HEADS, D, TEXT, ctypes.c_int(rounds), ctypes.c_int(each), b"cuda:0")
     tell("host: us a call", *(f"{name} {us[i]:.2f}" for i, name in enumerate(calls)))
     for i, kind in enumerate(kinds):
         at = len(calls) + i * len(ways)
         tell(f"host: us a stage, {kind}", *(f"{way} {us[at + j]:.1f}" for j, way in enumerate(ways)))
-    tell("host: us a stage in a graph", f"{us[len(us) - 1]:.2f} of four")
+    tell("host: us a stage in a graph", f"{us[len(us) - 2]:.2f} of four",
+         f"by heddle_comm_replay {us[len(us) - 1]:.2f}")
 
 
 # --- products

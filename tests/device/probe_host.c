@@ -7,6 +7,7 @@
 #include "runtime/device/products.h"
 
 #include <heddle/heddle.h>
+#include <heddle/sys/device.h>
 #include <heddle/train/tape.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +15,21 @@
 enum { KINDS = 4, VECTORS = 6, MOST_ROUNDS = 32, T = 4, S = 64 };
 
 /* Of a call each, then three of each kind of stage (forward, with a tape, backward), and a stage of all kinds in one
- * graph. */
-enum { CONTEXT, LAUNCH, PRODUCT, RECORD, WAIT, CAPTURES, QUERY, LOOK, STAGES, GRAPH = STAGES + 3 * KINDS, TIMES };
+ * graph, which CUDA's own call launches and heddle_comm_replay. */
+enum {
+    CONTEXT,
+    LAUNCH,
+    PRODUCT,
+    RECORD,
+    WAIT,
+    CAPTURES,
+    QUERY,
+    LOOK,
+    STAGES,
+    GRAPH = STAGES + 3 * KINDS,
+    REPLAY,
+    TIMES
+};
 
 typedef struct host_task {
     int64_t heads, d, text;
@@ -183,6 +197,8 @@ static heddle_status once(const host *h, int what)
         return library->look(&space, &any, h->x.data);
     case GRAPH:
         return library->graph_launch(h->graph, number, h->stream);
+    case REPLAY:
+        return heddle_comm_replay(h->comm, h->graph, h->stream);
     default:
         return stage(h, (what - STAGES) / 3, (what - STAGES) % 3);
     }
@@ -261,6 +277,7 @@ static heddle_status host_rank(heddle_comm *comm, void *arg)
         HD_TRY(time_it(&task->us[what], &h, what));
     }
     task->us[GRAPH] /= KINDS;
+    task->us[REPLAY] /= KINDS;
     st = settle(&h);
 out:
     if (h.comm != NULL) {
@@ -269,7 +286,7 @@ out:
     return st;
 }
 
-/* us [8 + 3 * 4 + 1], medians. */
+/* us [8 + 3 * 4 + 2], medians. */
 HEDDLE_API int probe_host(double *us, int64_t heads, int64_t d, int64_t text, int rounds, int calls, const char *which)
 {
     host_task task = {heads, d, text, rounds < MOST_ROUNDS ? rounds : (int)MOST_ROUNDS, calls, us};
