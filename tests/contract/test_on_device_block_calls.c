@@ -353,6 +353,7 @@ enum { APART = 1, LIVES = 1 };
 /* Each call of CUDA fails once: with a sentence, and nothing is lost but what could not be known to be idle. */
 HD_CASE(each_call_that_fails_says_so)
 {
+    stay_on_one_core();
     heddle_comm *comm = alone();
     device_sim sim;
     HD_OK(device_sim_get(&sim));

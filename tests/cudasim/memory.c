@@ -253,32 +253,41 @@ cudaError_t hd_sim_check(const void *pointer, size_t bytes, void **view, int *is
     return is_within || !*is_device ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-/* The last piece that a thread touched is remembered for as long as no piece comes or goes. */
+/* The pieces that a thread touched last are remembered for as long as none comes or goes: of pages side by side
+ * each in a place of its own, so those of arrays that a kernel reads by turns. */
+enum { PLACES = 8 };
+typedef struct touched {
+    uint64_t generation;
+    const char *base, *end;
+    char *view;
+} touched;
+
+static void find_touched(touched *out, const void *address, uint64_t bytes)
+{
+    hd_sim_lock();
+    const hd_sim_area *a = hd_sim_find(address);
+    out->generation = atomic_load(&generation);
+    out->base = a != NULL ? a->base : NULL;
+    out->end = a != NULL ? a->base + a->bytes : NULL;
+    out->view = a != NULL ? view_of(a, a->base) : NULL;
+    int is_unmapped = a != NULL && a->is_unmapped;
+    hd_sim_unlock();
+    if (a == NULL) {
+        hd_sim_die("a kernel touches %llu bytes at %p, which no device knows", (unsigned long long)bytes, address);
+    }
+    if (is_unmapped) {
+        hd_sim_die("a kernel touches host memory at %p that was registered without cudaHostRegisterMapped", address);
+    }
+}
+
 static void *touch(const void *address, uint64_t bytes, int is_store)
 {
-    static _Thread_local struct {
-        uint64_t generation;
-        const char *base, *end;
-        char *view;
-    } last;
+    static _Thread_local touched place[PLACES];
+    touched *last = &place[(uintptr_t)address / PAGE % PLACES];
     const char *at = address;
-    if (last.generation != atomic_load_explicit(&generation, memory_order_relaxed) || at < last.base ||
-        at + bytes > last.end) {
-        hd_sim_lock();
-        const hd_sim_area *a = hd_sim_find(address);
-        last.generation = atomic_load(&generation);
-        last.base = a != NULL ? a->base : NULL;
-        last.end = a != NULL ? a->base + a->bytes : NULL;
-        last.view = a != NULL ? view_of(a, a->base) : NULL;
-        int is_unmapped = a != NULL && a->is_unmapped;
-        hd_sim_unlock();
-        if (a == NULL) {
-            hd_sim_die("a kernel touches %llu bytes at %p, which no device knows", (unsigned long long)bytes, address);
-        }
-        if (is_unmapped) {
-            hd_sim_die("a kernel touches host memory at %p that was registered without cudaHostRegisterMapped",
-                       address);
-        }
+    if (last->generation != atomic_load_explicit(&generation, memory_order_relaxed) || at < last->base ||
+        at + bytes > last->end) {
+        find_touched(last, address, bytes);
     }
     if (((uintptr_t)address & (bytes - 1)) != 0) { /* a power of two */
         hd_sim_die("a kernel touches %llu bytes at %p: not aligned", (unsigned long long)bytes, address);
@@ -286,7 +295,7 @@ static void *touch(const void *address, uint64_t bytes, int is_store)
     if (hd_sim_is_counted() && hd_sim_is_device_range(address)) {
         hd_sim_note(at - untouchable, bytes, is_store);
     }
-    return last.view + (at - last.base);
+    return last->view + (at - last->base);
 }
 
 void *hd_sim_at(const void *address, uint64_t bytes)
