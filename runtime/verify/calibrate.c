@@ -12,6 +12,7 @@
 enum { ROUGH_S = 3, LEAST_TURNS = 4 /* of the host */, CROWDS = 16, CROWDS_LEAST = 2, CROWD_PART = 10 };
 enum { MOST_OVERLAP = 32768, ROUGH_OVERLAP = 64 };           /* rows of all ranks on devices */
 enum { COLD_BYTES = 256 << 20, ROUGH_COLD_BYTES = 1 << 16 }; /* twice the cache of today's largest devices */
+enum { ROUGH_CACHE_BYTES = 16 << 20 }; /* of hundreds of MiB, which take longer to go through than most operations */
 
 /* Times of `seconds`: all turns, with those for what did not agree, but for the least; and a device's. */
 static const double LONGEST = 2.5, DEVICE_LONGEST = 2;
@@ -277,8 +278,11 @@ static heddle_status hold_others(sitting *sit)
 static heddle_status sit_down(sitting *sit, calibrate_result *out)
 {
     heddle_status st = HEDDLE_OK;
-    sit->others_bytes = sit->o->cache_bytes;
     out->is_rough = sit->o->seconds < ROUGH_S;
+    sit->others_bytes = sit->o->cache_bytes;
+    if (out->is_rough && sit->others_bytes > ROUGH_CACHE_BYTES) {
+        sit->others_bytes = ROUGH_CACHE_BYTES;
+    }
     if (heddle_comm_device(sit->comm) >= 0) {
         st = calibrate_there_make(&sit->on_device, sit->comm);
         sit->there = &sit->on_device;

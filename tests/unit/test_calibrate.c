@@ -269,7 +269,7 @@ HD_RANK_CASE(a_rank_without_memory_is_known_before, "3 threads")
 {
     const int lacks = heddle_comm_rank(comm) == 1;
     const calibrate_options options = {
-        .seconds = 1, .cache_bytes = lacks ? INT64_MAX / 2 : 1, .watch = nobody_measures};
+        .seconds = 3, .cache_bytes = lacks ? INT64_MAX / 2 : 1, .watch = nobody_measures};
     calibrate_result result;
     HD_FAILS(lacks ? HEDDLE_ERR_NOMEM : HEDDLE_ERR_PEER, calibrate_measure(&result, comm, &options));
     assert_non_null(strstr(heddle_last_error(),
