@@ -46,7 +46,7 @@ typedef struct hd_device_attention_back {
     hd_device_attention of; /* as it was in forward; o is of the type */
     hd_device_tokens d_o, dq, dk, dv;
     int gives_f32; /* dq, dk and dv are f32 whatever the type is */
-    float *delta;  /* [outer][inner][heads][nq] gets the sums of o d_o */
+    float *delta;  /* [outer][inner][heads][nq] of scratch, for the sums of o d_o */
     /* attention_back_bytes(&of) of scratch, for sums over parts of the queries where those are many; the parts are said
      * by how many queries and keys there are. NULL: all queries of a key are one block's. */
     float *part;

@@ -1,6 +1,6 @@
 /* Gradients of attention of bf16 and f16 on tensor units: a block has some queries and takes all keys, for dq, or some
  * keys and takes all queries that see them, for dk and dv. So every sum has one order, and nothing is added by atomics;
- * for that, weights and their gradients are computed twice. */
+ * for that, weights and their gradients are computed twice, but where a block has both (attention_whole.cu). */
 #include "kernels/cuda/attention_back.h"
 
 /* --- delta: o d_o of every query; 8 lanes share one */
@@ -129,7 +129,8 @@ static int launch_delta(const hd_device_attention_back *back, void *stream)
 }
 
 #define LAUNCH(name, type, width)                                                                                      \
-    HD_TILE_LAUNCH_CASE(name, &a, blocks, threads, hd_back_bytes(width, rows, has_turns), stream, a.d, type, width)
+    HD_TILE_LAUNCH_CASE(name, &a, blocks, threads, hd_back_bytes(width, rows, has_turns), stream,                      \
+                        hd_tile_width_of(a.d), type, width)
 
 static int launch_dq(const hd_device_attention_back *back, void *stream)
 {
@@ -140,6 +141,14 @@ static int launch_dq(const hd_device_attention_back *back, void *stream)
     const unsigned blocks = hd_attention_blocks(&back->of, tiles, back->of.heads);
     HD_TILE_KERNELS(LAUNCH, attention_dq)
     return (int)cudaGetLastError();
+}
+
+int hd_attention_walk_back(const hd_device_attention_back *back, void *stream)
+{
+    const hd_device_attention *of = &back->of;
+    int error = of->nq > 0 ? launch_delta(back, stream) : 0;
+    error = error == 0 && of->nq > 0 ? launch_dq(back, stream) : error;
+    return error == 0 && of->nk > 0 ? hd_attention_keys_back(back, stream) : error;
 }
 
 int hd_attention_back(const hd_device_attention_back *back, void *stream)
@@ -155,9 +164,7 @@ int hd_attention_back(const hd_device_attention_back *back, void *stream)
         const hd_attention_args a = hd_back_args_of(back, 1);
         return hd_attention_f32_back(&a, stream);
     }
-    int error = of->nq > 0 ? launch_delta(back, stream) : 0;
-    error = error == 0 && of->nq > 0 ? launch_dq(back, stream) : error;
-    return error == 0 && of->nk > 0 ? hd_attention_keys_back(back, stream) : error;
+    return hd_attention_is_whole(of) ? hd_attention_whole_back(back, stream) : hd_attention_walk_back(back, stream);
 }
 
 int hd_attention_back_load(void)
@@ -170,5 +177,6 @@ int hd_attention_back_load(void)
         error = hd_load_kernel(kernel[i], i < n - 2 ? hd_back_bytes(hd_tile_width[i % 4], HD_TILE_ROWS, 1) : 0);
     }
     error = error == 0 ? hd_attention_keys_load() : error;
+    error = error == 0 ? hd_attention_whole_load() : error;
     return error == 0 ? hd_attention_f32_back_load() : error;
 }

@@ -1,4 +1,5 @@
-/* What backward's kernels of attention share: attention_back.cu for the queries, attention_keys.cu for the keys. */
+/* What backward's kernels of attention share: attention_back.cu for the queries, attention_keys.cu for the keys,
+ * attention_whole.cu for both where they are few. */
 #ifndef HD_CUDA_ATTENTION_BACK_H
 #define HD_CUDA_ATTENTION_BACK_H
 
@@ -16,13 +17,18 @@ typedef struct hd_known_query {
     float level, delta;
 } hd_known_query;
 
+HD_DEV float hd_level_of(const hd_attention_args *a, int64_t row)
+{
+    const float top = hd_float_load(a->of.stats + 2 * row);
+    return hd_fma(top, a->scale_log2, hd_float_load(a->of.stats + 2 * row + 1));
+}
+
 HD_DEV hd_known_query hd_known_of(const hd_attention_args *a, const hd_attention_part *p, uint32_t head, int32_t query)
 {
     hd_known_query k = {0, 0};
     if (query < a->nq) {
         const int64_t row = hd_attention_row(a, p, head, query);
-        const float top = hd_float_load(a->of.stats + 2 * row);
-        k.level = hd_fma(top, a->scale_log2, hd_float_load(a->of.stats + 2 * row + 1));
+        k.level = hd_level_of(a, row);
         k.delta = hd_float_load(a->delta + row);
     }
     return k;
@@ -119,6 +125,10 @@ extern "C" {
 /* dk and dv, behind delta. */
 int hd_attention_keys_back(const hd_device_attention_back *back, void *stream);
 int hd_attention_keys_load(void);
+/* All gradients, where a block has room for all queries and keys of a head. */
+int hd_attention_is_whole(const hd_device_attention *of);
+int hd_attention_whole_back(const hd_device_attention_back *back, void *stream);
+int hd_attention_whole_load(void);
 #ifdef __cplusplus
 }
 #endif

@@ -208,8 +208,8 @@ size_t hd_attention_back_bytes(const hd_device_attention *of)
 }
 
 #define LAUNCH(name, type, width)                                                                                      \
-    HD_TILE_LAUNCH_CASE(name, &a, blocks, threads, hd_back_bytes(width, rows, has_turns) + KNOWN_BYTES, stream, a.d,   \
-                        type, width)
+    HD_TILE_LAUNCH_CASE(name, &a, blocks, threads, hd_back_bytes(width, rows, has_turns) + KNOWN_BYTES, stream,        \
+                        hd_tile_width_of(a.d), type, width)
 
 static int launch_dkv(const hd_device_attention_back *back, void *stream)
 {

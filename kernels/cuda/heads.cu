@@ -1,6 +1,6 @@
 /* Vectors of heads: root-mean-square norm, rotation of pairs. Lanes beside one another share a vector; a sum over it
  * has the order of its pieces. Weights and angles take as many instructions and loads as the vector itself: so lanes
- * have two heads of a row together, which have the same ones. */
+ * have two heads of a row together, which have the same ones. q and k together: heads_pair.cu, where it can. */
 #include "kernels/cuda/heads.h"
 #include "kernels/cuda/kernels.h"
 
@@ -105,11 +105,15 @@ int hd_heads_norm_rotate(const hd_device_heads *of, void *dst, const void *src, 
     rotate_args a = {hd_heads_of(of, dst, TOGETHER(of->dtype), blocks), (char *)dst, (const char *)src,
                      of->to_stride > 0 ? of->to_stride - of->row_stride : 0};
     a.of.is_whole = a.of.is_whole && hd_is_aligned(src) && a.farther % 8 == 0;
+    if (hd_heads_are_pairs(of, &a.of)) {
+        return hd_heads_pairs_rotate(of, &a.of, dst, src, stream);
+    }
     HD_ROWS_LAUNCH_OF(norm_rotate, of->dtype, hd_heads_sets(of) * blocks, &a, stream);
 }
 
 int hd_heads_load(void)
 {
     const void *const kernel[] = {HD_ROWS_ADDRESSES(norm_rotate)};
-    return hd_load_kernels(kernel, (int)(sizeof kernel / sizeof kernel[0]));
+    const int error = hd_load_kernels(kernel, (int)(sizeof kernel / sizeof kernel[0]));
+    return error != 0 ? error : hd_heads_pairs_load();
 }

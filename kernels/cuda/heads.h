@@ -183,6 +183,18 @@ static inline hd_heads_args hd_heads_of(const hd_device_heads *of, const void *x
     return a;
 }
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* heads_pair.cu: where whole pieces of 16 bits of an even number of heads of q and of k turn. */
+int hd_heads_are_pairs(const hd_device_heads *of, const hd_heads_args *a);
+int hd_heads_pairs_rotate(const hd_device_heads *of, const hd_heads_args *heads, void *dst, const void *src,
+                          void *stream);
+int hd_heads_pairs_load(void);
+#ifdef __cplusplus
+}
+#endif
+
 static inline unsigned hd_heads_sets(const hd_device_heads *of)
 {
     return of->second_at > 0 ? 2 : 1;

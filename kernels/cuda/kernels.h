@@ -58,6 +58,7 @@ int hd_attention_load(void);
 int hd_attention_forward(const hd_device_attention *of, void *stream);
 int hd_attention_back_load(void);
 int hd_attention_back(const hd_device_attention_back *back, void *stream);
+int hd_attention_walk_back(const hd_device_attention_back *back, void *stream); /* as of many tokens */
 size_t hd_attention_back_bytes(const hd_device_attention *of);
 
 int hd_parts_load(void);

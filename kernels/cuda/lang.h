@@ -2,6 +2,9 @@
  * and CUDA C++ at once; instructions of the GPU are in this file only.
  *
  *   HD_KERNEL(name, type, args) { ... }     a kernel with one argument, a struct
+ *   HD_KERNEL_BESIDE(name, type, args, threads, blocks) { ... }
+ *                                           of at most so many threads, with registers for so many blocks of a
+ *                                           multiprocessor at a time
  *   HD_LAUNCH(name, blocks, threads, stream, &args)
  *   HD_SHARED(type, name);                  name points to the block's own memory; not cleared
  *   HD_THREAD of HD_THREADS, HD_BLOCK of HD_BLOCKS
@@ -27,6 +30,8 @@
 
 #define HD_DEV static __device__ __forceinline__
 #define HD_KERNEL(name, args_type, args) static __global__ void name(const __grid_constant__ args_type args)
+#define HD_KERNEL_BESIDE(name, args_type, args, threads, blocks)                                                       \
+    static __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ args_type args)
 #define HD_LAUNCH(name, blocks, threads, stream, args)                                                                 \
     name<<<(unsigned)(blocks), (unsigned)(threads), 0, (cudaStream_t)(stream)>>>(*(args))
 #define HD_KERNEL_ADDRESS(name) ((const void *)(name))

@@ -1,6 +1,6 @@
 /* Tiles of 16-bit matrices in a block's memory, and their products by warps: each has 16 rows of the result, or twice
- * as many (wide 2), for half as many loads a product. Rows lie D + 8 elements apart, so that the 8 rows of a matrix
- * that is loaded at once lie in different banks. */
+ * as many (wide 2), for half as many loads a product. Rows lie an odd number of 8 elements apart, so that the 8 rows of
+ * a matrix that is loaded at once lie in different banks. */
 #ifndef HD_CUDA_TILE_H
 #define HD_CUDA_TILE_H
 
@@ -8,8 +8,9 @@
 
 enum { HD_TILE_ROWS = 64, HD_TILE_MOST_WIDE = 2 };
 
-/* Constant where it is called: width, a multiple of 16, and type. */
-#define HD_TILE_STRIDE(width) ((width) + 8)
+/* Constant where it is called: width, a multiple of 8, and type. */
+#define HD_TILE_STRIDE(width) ((width) % 16 == 0 ? (width) + 8 : (width))
+#define HD_TILE_PARTS(width) (((width) + 15) / 16)
 #define HD_TILE_ELEMS(width) (HD_TILE_ROWS * HD_TILE_STRIDE(width))
 
 /* Lanes that a row of a tile is copied by, a power of two. */
@@ -41,18 +42,23 @@ HD_DEV void hd_tile_mma(float *sum, const uint32_t *a, const uint32_t *b, heddle
     }
 }
 
-/* Rows of a warp are `wide` times 16; part k of each is 16 columns of 16 rows, as products take them. */
+/* Rows of a warp are `wide` times 16; part k of each is 16 columns of 16 rows, as products take them. Of the last part
+ * there may be 8 columns alone: zeros for the rest. */
 HD_DEV void hd_tile_part(uint32_t *part, const uint16_t *a, int k, int wide, int i, int width)
 {
-    const int row = ((int)HD_WARP * wide + i) * 16 + (int)HD_LANE % 16;
-    hd_load_matrix_4(part, a + row * HD_TILE_STRIDE(width) + (int)HD_LANE / 16 * 8 + k * 16);
+    const int row = ((int)HD_WARP * wide + i) * 16 + (int)HD_LANE % 16, is_whole = k < width / 16;
+    const uint16_t *from = a + row * HD_TILE_STRIDE(width) + (int)HD_LANE / 16 * 8 + k * 16;
+    hd_load_matrix_4(part, is_whole ? from : from - HD_LANE / 16 * 8);
+    if (!is_whole) {
+        part[2] = part[3] = 0;
+    }
 }
 
 /* All parts of this warp's 16 rows. */
 HD_DEV void hd_tile_hold(uint32_t (*held)[4], const uint16_t *a, int width)
 {
     HD_UNROLL
-    for (int k = 0; k < width / 16; k++) {
+    for (int k = 0; k < HD_TILE_PARTS(width); k++) {
         hd_tile_part(held[k], a, k, 1, 0, width);
     }
 }
@@ -64,7 +70,8 @@ HD_DEV void hd_tile_dots(float (*sum)[4], const uint16_t *a, const uint32_t (*he
 {
     const uint16_t *b_row = b + (HD_LANE / 16 * 8 + HD_LANE % 8) * HD_TILE_STRIDE(width) + HD_LANE / 8 % 2 * 8;
     HD_UNROLL
-    for (int k = 0; k < width / 16; k++) {
+    for (int k = 0; k < HD_TILE_PARTS(width); k++) {
+        const int is_whole = k < width / 16;
         uint32_t of_a[HD_TILE_MOST_WIDE][4];
         HD_UNROLL
         for (int i = 0; i < wide && held == 0; i++) {
@@ -73,7 +80,11 @@ HD_DEV void hd_tile_dots(float (*sum)[4], const uint16_t *a, const uint32_t (*he
         HD_UNROLL
         for (int j = 0; j < n; j += 2) {
             uint32_t of_b[4];
-            hd_load_matrix_4(of_b, b_row + j * 8 * HD_TILE_STRIDE(width) + k * 16);
+            const uint16_t *from = b_row + j * 8 * HD_TILE_STRIDE(width) + k * 16;
+            hd_load_matrix_4(of_b, is_whole ? from : from - HD_LANE / 8 % 2 * 8);
+            if (!is_whole) {
+                of_b[1] = of_b[3] = 0;
+            }
             HD_UNROLL
             for (int i = 0; i < wide; i++) {
                 hd_tile_mma(sum[i * n + j], held != 0 ? held[k] : of_a[i], of_b, dtype);
@@ -83,29 +94,48 @@ HD_DEV void hd_tile_dots(float (*sum)[4], const uint16_t *a, const uint32_t (*he
     }
 }
 
-/* sum[wide width / 8][8] += weight b: weight [wide][16][8 n] as products left it, rounded to the type. */
-HD_DEV void hd_tile_mix(float (*sum)[4], const float (*weight)[4], const uint16_t *b, int n, int wide, int width,
+/* sum[wide width / 8][8] += a b: a part of each, 16 rows of b. */
+HD_DEV void hd_tile_add(float (*sum)[4], const uint32_t (*of_a)[4], const uint16_t *b, int wide, int width,
                         heddle_dtype dtype)
 {
     const uint16_t *b_row = b + HD_LANE % 16 * HD_TILE_STRIDE(width) + HD_LANE / 16 * 8;
     HD_UNROLL
-    for (int k = 0; k < n; k += 2) {
-        uint32_t of_a[HD_TILE_MOST_WIDE][4];
+    for (int j = 0; j < width / 8; j += 2) {
+        const int is_whole = j + 1 < width / 8;
+        uint32_t of_b[4];
+        hd_load_matrix_4_turned(of_b, b_row + j * 8 - (is_whole ? 0 : HD_LANE / 16 * 8));
         HD_UNROLL
-        for (int i = 0; i < wide * 4; i++) {
-            const float *pair = &weight[i / 4 * n + k + i % 4 / 2][i % 2 * 2];
-            of_a[i / 4][i % 4] = hd_half_pair(pair[0], pair[1], dtype);
-        }
-        HD_UNROLL
-        for (int j = 0; j < width / 8; j += 2) {
-            uint32_t of_b[4];
-            hd_load_matrix_4_turned(of_b, b_row + k * 8 * HD_TILE_STRIDE(width) + j * 8);
-            HD_UNROLL
-            for (int i = 0; i < wide; i++) {
-                hd_tile_mma(sum[i * (width / 8) + j], of_a[i], of_b, dtype);
+        for (int i = 0; i < wide; i++) {
+            hd_tile_mma(sum[i * (width / 8) + j], of_a[i], of_b, dtype);
+            if (is_whole) {
                 hd_tile_mma(sum[i * (width / 8) + j + 1], of_a[i], of_b + 2, dtype);
             }
         }
+    }
+}
+
+/* Weights [16][16 parts], as products left them, as products take them. */
+HD_DEV void hd_tile_round(uint32_t (*part)[4], const float (*weight)[4], int parts, heddle_dtype dtype)
+{
+    HD_UNROLL
+    for (int i = 0; i < parts * 4; i++) {
+        const float *pair = &weight[i / 2][i % 2 * 2];
+        part[i / 4][i % 4] = hd_half_pair(pair[0], pair[1], dtype);
+    }
+}
+
+/* The same of 8 n rows of b: weight [wide][16][8 n] as products left it, rounded to the type. */
+HD_DEV void hd_tile_mix(float (*sum)[4], const float (*weight)[4], const uint16_t *b, int n, int wide, int width,
+                        heddle_dtype dtype)
+{
+    HD_UNROLL
+    for (int k = 0; k < n; k += 2) {
+        uint32_t of_a[HD_TILE_MOST_WIDE][4];
+        HD_UNROLL
+        for (int i = 0; i < wide; i++) {
+            hd_tile_round(of_a + i, weight + i * n + k, 1, dtype);
+        }
+        hd_tile_add(sum, of_a, b + k * 8 * HD_TILE_STRIDE(width), wide, width, dtype);
     }
 }
 
@@ -149,7 +179,15 @@ HD_DEV void hd_tile_store_f32(char *to, int64_t token, int32_t first, int32_t en
     }
 }
 
-/* A kernel for each type and width, a width for each d. */
+/* A kernel for each type and width, a width for each d; of the block's memory that fibres of few tokens take as a whole
+ * heads of 72 leave none for 80 columns, and wider ones none at all. */
+#define HD_TILE_NARROW_KERNELS(kernel, name)                                                                           \
+    kernel(name##_bf16_32, HEDDLE_BF16, 32) kernel(name##_bf16_64, HEDDLE_BF16, 64)                                    \
+        kernel(name##_bf16_72, HEDDLE_BF16, 72) kernel(name##_f16_32, HEDDLE_F16, 32)                                  \
+            kernel(name##_f16_64, HEDDLE_F16, 64) kernel(name##_f16_72, HEDDLE_F16, 72)
+#define HD_TILE_NARROW_ADDRESSES(name)                                                                                 \
+    HD_KERNEL_ADDRESS(name##_bf16_32), HD_KERNEL_ADDRESS(name##_bf16_64), HD_KERNEL_ADDRESS(name##_bf16_72),           \
+        HD_KERNEL_ADDRESS(name##_f16_32), HD_KERNEL_ADDRESS(name##_f16_64), HD_KERNEL_ADDRESS(name##_f16_72)
 #define HD_TILE_KERNELS(kernel, name)                                                                                  \
     kernel(name##_bf16_32, HEDDLE_BF16, 32) kernel(name##_bf16_64, HEDDLE_BF16, 64)                                    \
         kernel(name##_bf16_80, HEDDLE_BF16, 80) kernel(name##_bf16_128, HEDDLE_BF16, 128)                              \
@@ -160,16 +198,17 @@ HD_DEV void hd_tile_store_f32(char *to, int64_t token, int32_t first, int32_t en
         HD_KERNEL_ADDRESS(name##_bf16_128), HD_KERNEL_ADDRESS(name##_f16_32), HD_KERNEL_ADDRESS(name##_f16_64),        \
         HD_KERNEL_ADDRESS(name##_f16_80), HD_KERNEL_ADDRESS(name##_f16_128)
 
-static const int hd_tile_width[4] = {32, 64, 80, 128};
+static const int hd_tile_width[4] = {32, 64, 80, 128}, hd_tile_narrow_width[3] = {32, 64, 72};
 
-/* Which of the four a head takes. */
+/* Which of them a head takes. */
 static inline int hd_tile_width_of(int64_t d)
 {
-    int i = 0;
-    while (hd_tile_width[i] < d) {
-        i++;
-    }
-    return i;
+    return d <= 32 ? 32 : d <= 64 ? 64 : d <= 80 ? 80 : 128;
+}
+
+static inline int hd_tile_narrow_width_of(int64_t d)
+{
+    return d <= 32 ? 32 : d <= 64 ? 64 : 72;
 }
 
 /* Threads for rows of `n`, `wide` times 16 a warp: as many warps as have any, by the whole length, whoever holds how
@@ -185,8 +224,8 @@ static inline int64_t hd_tile_rows(int64_t n, int wide)
     return hd_tile_threads(n, wide) / 2 * wide;
 }
 
-#define HD_TILE_LAUNCH_CASE(name, args, blocks, threads, bytes, stream, d, type, width)                                \
-    if ((args)->of.dtype == (type) && hd_tile_width[hd_tile_width_of(d)] == (width)) {                                 \
+#define HD_TILE_LAUNCH_CASE(name, args, blocks, threads, bytes, stream, wanted, type, width)                           \
+    if ((args)->of.dtype == (type) && (wanted) == (width)) {                                                           \
         HD_LAUNCH_SHARED(name, blocks, threads, bytes, stream, args);                                                  \
     }
 

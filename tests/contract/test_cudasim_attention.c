@@ -227,7 +227,7 @@ static hd_device_attention random_shape(heddle_dtype dtype, int64_t d)
     of.kv_heads = between(1, 2);
     of.heads = of.kv_heads * between(1, 2);
     of.nq = below(3) ? between(1, 40) : between(1, 130);
-    of.nk = below(4) == 0 ? 1 : below(2) ? between(1, 40) : between(1, 130);
+    of.nk = below(4) == 0 ? 1 : below(2) ? between(1, 40) : between(1, 190);
     of.scale = 1.0f / sqrtf((float)d);
     of.diagonal = below(2) ? of.nk : between(-3, of.nk - 1);
     return of;
@@ -242,7 +242,7 @@ HD_CASE(attention_is_that_of_loops)
         hd_device_attention of = random_shape(dtype, d);
         of.nk = round % 9 == 0 ? 1 : of.nk; /* of f32 */
         if (round % 5 == 2) {               /* the last query alone sees the first key of a turn */
-            of.nk = between(33, 130);
+            of.nk = between(33, 190);
             of.diagonal = 33 - of.nq;
         }
         if (dtype != HEDDLE_F32 && round % 13 == 1) { /* gradients of keys in parts, which few keys or many decide */

@@ -120,6 +120,38 @@ HD_CASE(two_weights_in_a_launch_have_the_bits_of_two)
     }
 }
 
+/* Of even numbers of heads in whole pieces, with weights and without, in place and elsewhere. */
+HD_CASE(pairs_of_heads_have_the_bits_of_one_by_one)
+{
+    begin();
+    for (int round = 0; round < hd_rounds(24); round++) {
+        problem p;
+        const int64_t heads = 2 * between(1, 4), d = 8 * between(1, 16);
+        p.of = (hd_device_heads){.dtype = float_types[1 + round % 2], .rows = between(1, 60), .heads = heads, .d = d};
+        p.shift = 0;
+        p.of.row_stride = 3 * heads * d;
+        p.of.second_at = heads * d;
+        p.of.inner = between(1, 4);
+        p.of.extent = between(1, 9);
+        p.elems = p.of.rows * p.of.row_stride;
+        p.x = random_array(p.of.dtype, p.elems, 2);
+        p.dy = random_array(p.of.dtype, p.elems, 1);
+        p.x_there = sim_array(p.x, p.of.dtype, p.elems, 0);
+        p.cos_sin = random_array(HEDDLE_F32, p.of.extent * d, 1);
+        p.of.cos_sin = sim_array(p.cos_sin, HEDDLE_F32, p.of.extent * d, 0);
+        for (int i = 0; i < 2; i++) {
+            p.weight[i] = random_array(HEDDLE_F32, d, 1);
+            p.weight_there[i] = round % 4 < 2 ? sim_array(p.weight[i], HEDDLE_F32, d, 0) : NULL;
+        }
+        p.of.weight = p.weight_there[0];
+        p.of.second_weight = p.weight_there[1];
+        p.of.to_stride = round % 8 < 4 ? 0 : 2 * heads * d; /* without v */
+        hd_sim_set_reversed(below(2));
+        check_forward(&p);
+        end(&p);
+    }
+}
+
 HD_CASE(a_second_weight_wants_a_first)
 {
     problem p;

@@ -110,9 +110,14 @@ static int linear_launches(launch *out, const heddle_block_options *options, int
 
 /* --- backward, of what a tape has, with the gradients of the conditioning ----------------------------------------- */
 
-/* q, o and their gradients are q bytes, k and v together kv; of f32 in the case of cross-attention. */
-static int attention_back(launch *out, int64_t q, int64_t kv, int64_t stats, int64_t dq, int64_t dkv)
+/* q, o and their gradients are q bytes, k and v together kv; of f32 in the case of cross-attention. Of 16 bits fibres
+ * are short enough for one launch. */
+static int attention_back(launch *out, int64_t each, int64_t q, int64_t kv, int64_t stats, int64_t dq, int64_t dkv)
 {
+    if (each != 4) {
+        out[0] = (launch){"attention_whole", 3 * q + kv + 2 * stats, dq + dkv};
+        return 1;
+    }
     out[0] = (launch){"attention_delta", 2 * q, stats};
     out[1] = (launch){"attention_dq", 2 * q + kv + 3 * stats, dq};
     out[2] = (launch){"attention_dkv", 2 * q + kv + 3 * stats, dkv};
@@ -126,7 +131,7 @@ static int attention_back_launches(launch *out, const heddle_block_options *opti
     int n = turn_heads(out, options);
     n += out_through(out + n, &s, s.c, s.each, options->modulate);
     n += out_weight(out + n, &s, s.c, options->modulate);
-    n += attention_back(out + n, s.x, 2 * s.x, s.rows * options->heads * 4, s.x, 2 * s.x);
+    n += attention_back(out + n, s.each, s.x, 2 * s.x, s.rows * options->heads * 4, s.x, 2 * s.x);
     n += heads_back(out + n, &s, options, parts);
     return n + in_back(out + n, &s, 3 * s.c, options->modulate);
 }
@@ -167,7 +172,7 @@ static int cross_back_launches(launch *out, const heddle_block_options *options,
     (void)parts;
     out[n++] = through(half, c, c, s.each, s.each);
     n += weight(out + n, half, c, c, s.each);
-    n += attention_back(out + n, s.x / 2, seen * 2 * c * s.each, half * options->heads * 4, half * c * 4,
+    n += attention_back(out + n, s.each, s.x / 2, seen * 2 * c * s.each, half * options->heads * 4, half * c * 4,
                         seen * 2 * c * 4);
     if (s.each != 4) {
         out[n++] = (launch){"convert", half * c * 4, half * c * s.each};

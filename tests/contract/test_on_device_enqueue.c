@@ -18,8 +18,8 @@ static const struct {
     heddle_stage_kind kind;
     calls of[CALLS];
 } stages[] = {
-    {HEDDLE_STAGE_ATTENTION, {{4, 2, 2}, {4, 2, 2}, {17, 5, 1}}},
-    {HEDDLE_STAGE_CROSS, {{3, 3, 3}, {3, 3, 3}, {16, 6, 0}}},
+    {HEDDLE_STAGE_ATTENTION, {{4, 2, 2}, {4, 2, 2}, {15, 5, 1}}},
+    {HEDDLE_STAGE_CROSS, {{3, 3, 3}, {3, 3, 3}, {14, 6, 0}}},
     {HEDDLE_STAGE_MLP, {{3, 2, 2}, {3, 2, 2}, {12, 5, 1}}},
     {HEDDLE_STAGE_LINEAR, {{5, 2, 2}, {5, 2, 2}, {19, 5, 1}}},
 };

@@ -38,6 +38,7 @@ uint64_t hd_sim_time_ns(void);
         name##_of(*(const args_type *)args_);                                                                          \
     }                                                                                                                  \
     static void name##_of(const args_type args)
+#define HD_KERNEL_BESIDE(name, args_type, args, threads, blocks) HD_KERNEL(name, args_type, args)
 #define HD_LAUNCH(name, blocks, threads, stream, args)                                                                 \
     hd_sim_launch(#name, name, (unsigned)(blocks), (unsigned)(threads), (cudaStream_t)(stream), (args), sizeof *(args))
 #define HD_KERNEL_ADDRESS(name) ((const void *)(uintptr_t)(name))

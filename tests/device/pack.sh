@@ -59,14 +59,10 @@ fi
 
 # Beside the kernels of the build, for the GPUs that those are for.
 trials() { # FILE
-    local cuda_root=${nvcc%/bin/nvcc} objects=$out/trials source
-    mkdir "$objects"
-    cc -std=c17 -O2 -D_GNU_SOURCE -I. -Iinclude -I"$build/include" -isystem "$cuda_root/include" -c tests/device/trials/trials.c -o "$objects/trials.o"
-    for source in attention attention_back heads; do
-        "$nvcc" -std=c++17 -O3 -arch=sm_90 -I. -Iinclude -I"$build/include" -c "tests/device/trials/$source.cu" -o "$objects/$source.o"
-    done
-    "$nvcc" "$objects"/*.o "$build/libheddle_cuda_kernels.a" -o "$1"
-    rm -r "$objects"
+    local cuda_root=${nvcc%/bin/nvcc}
+    cc -std=c17 -O2 -D_GNU_SOURCE -I. -Iinclude -I"$build/include" -isystem "$cuda_root/include" -c tests/device/trials.c -o "$1.o"
+    "$nvcc" "$1.o" "$build/libheddle_cuda_kernels.a" -o "$1"
+    rm "$1.o"
 }
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 if [ -x "$nvcc" ]; then
@@ -74,7 +70,7 @@ if [ -x "$nvcc" ]; then
         -Xcompiler=-Wall,-Wextra --Werror=all-warnings tests/device/questions.cu tests/device/calls.cu -o "$out/bin/questions"
     trials "$out/bin/trials"
 else
-    echo "no nvcc: the questions of tests/device/questions.cu and the trials of tests/device/trials are left out"
+    echo "no nvcc: the questions of tests/device/questions.cu and the trials of tests/device/trials.c are left out"
 fi
 
 if [ $archive = 1 ]; then

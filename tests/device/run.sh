@@ -269,7 +269,7 @@ for subject in host rows tail products temporal spatial linear pair compiled; do
         row "blocks: $subject" "$said"
     fi
 done
-# Forms of kernels that no card has timed, by turns with the library's.
+# Forms of kernels by turns with the library's.
 if needs_gpu trials && [[ trials =~ $only ]]; then
     if [ ! -x "$pack/bin/trials" ]; then
         row trials "not here: packed without nvcc"

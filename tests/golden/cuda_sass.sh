@@ -40,7 +40,7 @@ done
 count() { awk -v kernel="$2" -v op="$3" '$1 == kernel && $2 ~ op { n += $3 } END { print n + 0 }' "$work/$1.counts"; }
 # Kernels of 16 bits multiply on tensor units what was copied into the block's memory 16 bytes at a time; delta and
 # add_chunks only add.
-for source in attention attention_back attention_keys products; do
+for source in attention attention_back attention_keys attention_whole products; do
     for kernel in $(awk '$1 ~ /_(bf16|f16)/ && $1 !~ /delta|add_chunks/ { print $1 }' "$work/$source" | sort -u); do
         for wanted in '^HMMA.16816.F32' '^LDGSTS.*[.]128' '^LDSM.16.M'; do
             [ "$(count $source $kernel $wanted)" -gt 0 ] || fail "$kernel has no $wanted"
