@@ -66,6 +66,10 @@ for n in (80, 61, 2):
         o.backward(part(gradient, 2))
         for got, of in ((o, wanted), *((x.grad, y.grad) for x, y in zip(mine, whole))):
             assert got.numel() == 0 or (got - part(of, 2)).abs().max() <= 3e-6 * of.abs().max()
+    numbers = [0.0, 0.3, 0.05]  # Python's have the digits of float64
+    o, wanted = hc.lasp(*(part(x.detach(), 2) for x in whole), numbers, sizes=lengths(n)), whole_process(
+        *(x.detach() for x in whole), torch.tensor(numbers, dtype=torch.float64))
+    assert o.numel() == 0 or (o - part(wanted, 2)).abs().max() <= 1e-12 * wanted.abs().max()
 ended()
 """, 3)
 

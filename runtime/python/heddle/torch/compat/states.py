@@ -50,7 +50,7 @@ def lasp(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, slopes: Any, group: 
 def _numbers(slopes: Any) -> torch.Tensor:
     if not isinstance(slopes, torch.Tensor):
         try:
-            slopes = torch.as_tensor(plain(slopes))
+            slopes = torch.as_tensor(plain(slopes), dtype=torch.float64)
         except (TypeError, ValueError, RuntimeError, ArgumentError):  # whatever torch makes of it
             raise ArgumentError(f"lasp: slopes is {slopes!r}, wanted a number of each head") from None
     if slopes.is_complex() or slopes.is_meta or slopes.layout is not torch.strided:
