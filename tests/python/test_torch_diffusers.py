@@ -254,6 +254,9 @@ with heddle.Comm.open() as comm:
     compare(flux(layers=1, single=0), given_flux(1, torch.float32, text=2), comm, within=1e-5)  # or without words
     compare(flux(4, 1, 1).bfloat16(), given_flux(1, torch.bfloat16), comm, gradients=False)
     compare(flux(2, 1, 1), given_flux(1, torch.float32), comm, within=1e-5)
+    residuals = dict(controlnet_block_samples=[torch.randn(1, 45, 64)], controlnet_single_block_samples=[
+        torch.randn(1, 45, 64)])
+    compare(flux(4, 2, 1), {**given_flux(1, torch.float32), **residuals}, comm)
 
     assert "over text and image" in compare(qwen(), given_qwen(2, torch.float32), comm)
     compare(qwen(layers=1), given_qwen(2, torch.float32, masked=True), comm)
@@ -261,11 +264,15 @@ with heddle.Comm.open() as comm:
     compare(qwen(layers=1), given_qwen(2, torch.float32, 2, True), comm, within=1e-5)  # or without words
     edited = given_qwen(1, torch.float32, images=((1, 5, 5), (1, 4, 6)))
     compare(qwen(layers=1, zero_cond_t=True), edited, comm)
+    residuals = (torch.randn(1, 45, 64), torch.randn(1, 45, 64))
+    compare(qwen(), {**given_qwen(1, torch.float32), "controlnet_block_samples": residuals}, comm)
     compare(qwen(layers=1).bfloat16(), given_qwen(1, torch.bfloat16, masked=True), comm, gradients=False)
 
     assert "over image and text" in compare(sd3(), given_sd3(2, torch.float32), comm)
     compare(sd3(2, ()), given_sd3(1, torch.float32), comm, "ulysses")
     compare(sd3(), {**given_sd3(1, torch.float32), "skip_layers": [0]}, comm, gradients=False)
+    residuals = {"block_controlnet_hidden_states": [torch.randn(1, 45, 48)]}
+    compare(sd3(), {**given_sd3(1, torch.float32), **residuals}, comm)
     compare(sd3().bfloat16(), given_sd3(1, torch.bfloat16), comm, gradients=False)
     again = sd3(2).train()
     again.enable_gradient_checkpointing()

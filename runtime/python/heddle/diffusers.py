@@ -256,7 +256,8 @@ def _allegro(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]
 def _flux(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
     plan: _Plan = {
         "": (Split("hidden_states", "b s i", "s"), Split("img_ids", "s _", "s"),
-             Split("encoder_hidden_states", "b l e", "l"), Split("txt_ids", "l _", "l")),
+             Split("encoder_hidden_states", "b l e", "l"), Split("txt_ids", "l _", "l"),
+             *(Split(f"controlnet_{blocks}_samples.*", "b s c", "s") for blocks in ("block", "single_block"))),
         "proj_out": Gather("output", "b s o", "s"),
     }
     for blocks in ("transformer_blocks", "single_transformer_blocks"):
@@ -267,6 +268,7 @@ def _flux(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
 
 def _qwen(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
     return {
+        "": Split("controlnet_block_samples.*", "b s c", "s"),
         "pos_embed": (Split("output.0", "s _", "s"), Split("output.1", "l _", "l")),
         "transformer_blocks.0": (Split("hidden_states", "b s c", "s"), Split("encoder_hidden_states", "b l c", "l")),
         "transformer_blocks.*": (Split("encoder_hidden_states_mask", "b l", "l"), Split("modulate_index", "b s", "s")),
@@ -277,6 +279,7 @@ def _qwen(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
 
 def _sd3(model: Any, chosen: str, why: str, saved: int) -> Tuple[_Plan, str]:
     plan: _Plan = {
+        "": Split("block_controlnet_hidden_states.*", "b s c", "s"),
         "pos_embed": Split("output", "b s c", "s"),
         "context_embedder": Split("output", "b l e", "l"),
         "transformer_blocks.*.attn": Attend(("s", "l"), chosen, saved),

@@ -155,6 +155,8 @@ class _Step:
             object.__setattr__(other, path[0], self._changed(getattr(value, path[0]), path[1:], apply, what))
             return other
         at = int(path[0]) if path[0].isdecimal() else -1
+        if isinstance(value, (tuple, list)) and path[0] == "*":
+            return type(value)([self._changed(part, path[1:], apply, what) for part in value])
         if not isinstance(value, (tuple, list)) or not 0 <= at < len(value):
             of = f"of {len(value)}" if isinstance(value, (tuple, list)) else "and no tuple"
             raise ArgumentError(f"{self._at(what)}: '{what}' wants place {path[0]} of a tuple, there is a "
@@ -219,7 +221,7 @@ class _Both:
 def _place(what: Any) -> _Place:
     """`output.0`, `output.sample`."""
     name, *path = what.split(".") if isinstance(what, str) else ("",)
-    if not name or not all(re.fullmatch("[0-9]+|[a-zA-Z_][a-zA-Z0-9_]*", place) for place in path):
+    if not name or not all(re.fullmatch(r"[0-9]+|\*|[a-zA-Z_][a-zA-Z0-9_]*", place) for place in path):
         raise ArgumentError(f"parallelize: a step is of {what!r}, wanted an argument's name or 'output', and places in "
-                            "tuples: 'output.0'")
+                            "tuples: 'output.0', 'residuals.*' of all of them")
     return name, tuple(path)
