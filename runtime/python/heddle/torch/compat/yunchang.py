@@ -1,24 +1,9 @@
-"""The names of yunchang: exchanges, and attention."""
-from .exchange import all_to_all
+"""The names of yunchang: exchanges, and attention over the groups that were set."""
+from .layers import PROCESS_GROUP as PROCESS_GROUP, grouped
 from .yunchang_attention import *
+from .yunchang_comm import *
 from .yunchang_ring import *
 
 
-class SeqAllToAll4D:
-    @staticmethod
-    def apply(group, input, scatter_idx=2, gather_idx=1, use_sync=False):
-        return all_to_all(input, scatter_idx, gather_idx, group)
-
-
-class SeqAllToAll5D(SeqAllToAll4D):
-    @staticmethod
-    def apply(group, input, scatter_idx=3, gather_idx=1, use_sync=False):
-        return all_to_all(input, scatter_idx, gather_idx, group)
-
-
-def all_to_all_4D(input, scatter_idx=2, gather_idx=1, group=None, use_sync=False):
-    return all_to_all(input, scatter_idx, gather_idx, group)
-
-
-def all_to_all_5D(input, scatter_idx=3, gather_idx=1, group=None, use_sync=False):
-    return all_to_all(input, scatter_idx, gather_idx, group)
+def set_seq_parallel_pg(sp_ulysses_degree, sp_ring_degree, rank, world_size, use_ulysses_low=True):
+    PROCESS_GROUP.ULYSSES_PG, PROCESS_GROUP.RING_PG = grouped(sp_ulysses_degree, sp_ring_degree, use_ulysses_low)

@@ -1,12 +1,7 @@
-"""The names of yunchang.globals, yunchang.hybrid and yunchang.ulysses."""
-from .layers import PROCESS_GROUP, OverGroups, PackedOverGroups, grouped
+"""The names of yunchang.hybrid and yunchang.ulysses."""
+from .layers import PROCESS_GROUP, OverGroups, PackedOverGroups
 
-__all__ = ["PROCESS_GROUP", "LongContextAttention", "LongContextAttentionQKVPacked", "UlyssesAttention",
-           "set_seq_parallel_pg"]
-
-
-def set_seq_parallel_pg(sp_ulysses_degree, sp_ring_degree, rank, world_size, use_ulysses_low=True):
-    PROCESS_GROUP.ULYSSES_PG, PROCESS_GROUP.RING_PG = grouped(sp_ulysses_degree, sp_ring_degree, use_ulysses_low)
+__all__ = ["LongContextAttention", "LongContextAttentionQKVPacked", "UlyssesAttention"]
 
 
 class LongContextAttention(OverGroups):
