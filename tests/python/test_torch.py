@@ -70,8 +70,12 @@ with heddle.Comm.open() as comm:
     refused(heddle.ArgumentError, f"{plan.line.text}: x has the shape {tuple(given[:1].shape)}, rank {rank} wants "
             f"{plan.src_shape}", ht.switch, given[:1], plan)
     own = comm.reshard(f"f32[t=4 re_im=2] on [sp={n}]: * -> t@sp")  # a line of the caller's with the name of pairs
-    for real in (torch.ones(4, 3), torch.ones(3, 2, dtype=torch.int32)):
-        refused(heddle.ArgumentError, f"{own.line.text}: x has the shape", ht.switch, real, own)
+    for other in (torch.ones(4, 3), torch.ones(3, 2), torch.ones(3, 2, dtype=torch.int32), torch.ones(3, 2) * 1j):
+        refused(heddle.ArgumentError, f"{own.line.text}: x has the shape {tuple(other.shape)}, rank {rank} wants (4, 2)",
+                ht.switch, other, own)
+    for points in (torch.randn(4, 2), torch.randn(4, 2) * 1j):
+        assert torch.equal(ht.switch(points, own), part(points, 0, rank, n))
+    refused(heddle.ArgumentError, "out is torch.float32(3, 2)", ht.switch, torch.ones(4, 2), own, out=torch.ones(3, 2))
     sums = comm.reshard(f"f32[t=7 s=5] on [sp={n}]: sum@sp -> *")
     assert torch.equal(ht.switch(torch.full((7, 5), 1 + 2j), sums), torch.full((7, 5), n + 2j * n))
     for dtype in (torch.int16, torch.uint64, torch.float8_e8m0fnu):

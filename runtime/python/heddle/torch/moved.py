@@ -9,7 +9,6 @@ from ..comm import Comm
 from ..errors import ArgumentError, UnsupportedError
 from ..reshard import Reshard
 from .pooled import AS_BYTES, BY_DLPACK, DTYPES, pooled, tensor_of
-from .texts import unpaired
 
 
 def dtype_of(x: torch.Tensor, what: Any) -> str:
@@ -66,18 +65,8 @@ def _plan_of(x: torch.Tensor, line: str, comm: Comm, plan: Optional[Reshard] = N
     return plan
 
 
-def _as_given(line: str, shape: Tuple[int, ...], *xs: torch.Tensor) -> Tuple[Any, ...]:
-    """For refusals: complex numbers, and not the pairs of real ones that they go as."""
-    whole = unpaired(line)
-    try:
-        return (line, shape, *xs) if whole == line else (whole, shape[:-1], *map(torch.view_as_complex, xs))
-    except RuntimeError:  # real numbers by a caller's own line, which has such a dim
-        return (line, shape, *xs)
-
-
 def _fit(x: torch.Tensor, line: str, shape: Tuple[int, ...], rank: int) -> None:
     if x.shape != shape:
-        line, shape, x = _as_given(line, shape, x)
         raise ArgumentError(f"{line}: x has the shape {tuple(x.shape)}, rank {rank} wants {shape}")
 
 
@@ -121,9 +110,8 @@ def _reshard_packed(xs: List[torch.Tensor], line: str, comm: Comm) -> torch.Tens
 def _fit_packed(xs: List[torch.Tensor], line: str, shape: Tuple[int, ...], rank: int) -> None:
     for x in xs:
         if x.shape != shape[1:] or x.dtype != xs[0].dtype or len(xs) != shape[0]:
-            line, shape, x, first = _as_given(line, shape, x, xs[0])
             raise ArgumentError(f"{line}: one of {len(xs)} tensors is {x.dtype}{tuple(x.shape)}, rank {rank} wants "
-                                f"{shape[0]} of {first.dtype}{shape[1:]}")
+                                f"{shape[0]} of {xs[0].dtype}{shape[1:]}")
 
 
 def _reshard_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: Comm, plan: Optional[Reshard] = None) -> None:
@@ -136,7 +124,6 @@ def _reshard_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: Comm, plan
 
 def _fit_out(out: torch.Tensor, x: torch.Tensor, line: str, shape: Tuple[int, ...]) -> None:
     if out.shape != shape or out.dtype != x.dtype or not out.is_contiguous() or out.device != x.device:
-        line, shape, x, out = _as_given(line, shape, x, out)
         raise ArgumentError(f"{line}: out is {out.dtype}{tuple(out.shape)} with strides {out.stride()} on "
                             f"{out.device}, wanted a dense {x.dtype}{shape} on {x.device}")
 

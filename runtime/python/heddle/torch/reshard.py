@@ -15,7 +15,7 @@ from .eager import is_eager, is_transformed, tangent_of
 from .moved import (_fit, _fit_out, _fit_packed, _moved_as, _reshard, _reshard_out, _reshard_packed, check_device,
                     check_plan)
 from .ones import check_empty, filled, held
-from .texts import paired, shapes_by
+from .texts import paired, shapes_by, shapes_of
 
 _ops = torch.library.Library("heddle", "DEF")
 _ops.define("reshard(Tensor x, str line, str back, SymInt[] extents, int comm) -> Tensor")
@@ -63,6 +63,10 @@ def _switch_out(x: torch.Tensor, out: torch.Tensor, line: str, comm: Comm, plan:
         if not out.is_complex() or not torch.compiler.is_compiling() and out.is_conj():
             kind = "a view that conjugates what its memory holds" if out.is_complex() else f"{out.dtype}"
             raise ArgumentError(f"switch: out is {kind}, wanted a dense tensor of {x.dtype}")
+        if not torch.compiler.is_compiling():
+            src_shape, dst_shape = shapes_of(line, comm.rank)
+            _fit(x, line, src_shape, comm.rank)
+            _fit_out(out, x, line, dst_shape)
         _switch_out(pairs(x), torch.view_as_real(out), paired(line), comm, None, extents)
     elif is_eager(x) and is_eager(out):
         _reshard_out(x, out, line % tuple(extents), comm, plan)
@@ -124,7 +128,7 @@ def resharded(x: torch.Tensor, line: str, back: str, comm: Comm, plan: Optional[
         return _eagerly(x, line, back, comm, plan)
     check_device(x, comm)
     if x.is_complex():
-        return torch.view_as_complex(resharded(pairs(x), paired(line), paired(back), comm, None, extents))
+        return _as_pairs(x, line, back, comm, extents)
     if is_transformed():
         return _Transformed.apply((line % tuple(extents), back % tuple(extents), comm, False), x)
     y, tangent = torch.ops.heddle.reshard(x, line, back, extents, comm.number), tangent_of(x)
@@ -136,15 +140,24 @@ def _eagerly(x: torch.Tensor, line: str, back: str, comm: Comm, plan: Optional[R
     if not x.is_cpu:
         check_device(x, comm)
     if x.is_complex():
-        return torch.view_as_complex(resharded(pairs(x), paired(line), paired(back), comm))
+        return _as_pairs(x, line, back, comm)
     if x.requires_grad and torch.is_grad_enabled():
         return _Resharded.apply(x, (line, back, comm, plan, ()))
     return _reshard(x, line, comm, plan)
 
 
+def _as_pairs(x: torch.Tensor, line: str, back: str, comm: Comm, extents: Sequence[int] = ()) -> torch.Tensor:
+    """Complex numbers, whose shape is looked at while it is known that they are."""
+    if not torch.compiler.is_compiling():
+        _fit(x, line % tuple(extents), shapes_by(line, extents, comm.rank)[0], comm.rank)
+    return torch.view_as_complex(resharded(pairs(x), paired(line), paired(back), comm, None, extents))
+
+
 def packed(xs: List[torch.Tensor], line: str, back: str, comm: Comm, extents: Sequence[int] = ()) -> torch.Tensor:
     """Tensors of one shape as one, by a line whose first dim counts them. The rest as `resharded` has it."""
     if all(x.is_complex() for x in xs):
+        if not torch.compiler.is_compiling():
+            _fit_packed(xs, line % tuple(extents), shapes_by(line, extents, comm.rank)[0], comm.rank)
         return torch.view_as_complex(packed([pairs(x) for x in xs], paired(line), paired(back), comm, extents))
     if is_transformed():
         return _Transformed.apply((line % tuple(extents), back % tuple(extents), comm, True), *xs)

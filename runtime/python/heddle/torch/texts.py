@@ -71,11 +71,8 @@ def _sides(line: str, rank: int) -> Tuple[List[_Axis], List[_Axis]]:
 def paired(line: str) -> str:
     """The line of a complex tensor's real numbers, which torch.view_as_real shows in a dim more."""
     head, rest = line.split("]", 1)
-    sides = [f"{side},re_im" if " as " in side else side for side in rest.split(" -> ")]
-    return f"{head} re_im=2]{' -> '.join(sides)}"
-
-
-def unpaired(line: str) -> str:
-    """The one that `paired` was called with; of others, themselves."""
-    head, found, rest = line.partition(" re_im=2]")
-    return f"{head}]{rest.replace(',re_im', '')}" if found else line
+    name = "re_im"
+    while f"{name}=" in head:  # a dim of the caller's own
+        name += "_"
+    sides = [f"{side},{name}" if " as " in side else side for side in rest.split(" -> ")]
+    return f"{head} {name}=2]{' -> '.join(sides)}"
