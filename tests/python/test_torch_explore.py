@@ -257,6 +257,9 @@ def none():
 
 def wanting(what):
     pass
+
+def failing():
+    raise KeyError("weights")
 """)
     (tmp_path / "broken.py").write_text("1 / 0\n")
     monkeypatch.chdir(tmp_path)
@@ -271,7 +274,8 @@ def wanting(what):
                               (["mine:wanting"], 2, "missing 1 required positional argument: 'what': wanted a function "
                                                     "without arguments"),
                               (["mine:wide"], 2, "'mine:wide': Sequential raises RuntimeError: "),
-                              (["mine:wide"], 2, ": wanted arguments that its forward takes"),
+                              (["mine:wide"], 2, ": wanted a model and arguments that its forward takes on this"),
+                              (["mine:failing"], 2, "'mine:failing' raised KeyError: 'weights'\n"),
                               (["mine:numbered"], 2, "returned arguments [1], wanted their names"),
                               (["mine:number"], 2, "is not callable: wanted a function"),
                               (["broken:made"], 2, "the import of broken raises ZeroDivisionError: division by zero"),

@@ -100,12 +100,34 @@ def test_a_model_without_a_plan_has_its_page(tmp_path, monkeypatch, capsys):
     assert "No plan" in page and "no module of a list of modules" in page and "no module of a list" in said
 
 
-def test_a_page_that_cannot_be_written_costs_no_model_file(tmp_path, monkeypatch, capsys):
-    (tmp_path / "unwritten.py").write_text(MODELS)
+def test_what_cannot_be_written_or_planned_is_refused_before_the_model_is_made(tmp_path, monkeypatch, capsys):
+    (tmp_path / "unwritten.py").write_text("def made():\n    raise SystemExit(0)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    assert main(["unwritten:hinted", "--html", "none/page.html", "--output", "model.yaml"]) == 2
-    assert "none/page.html" in capsys.readouterr().err and "stages:" in (tmp_path / "model.yaml").read_text()
+    before = sorted(tmp_path.rglob("*"))
+    for words, said in (
+            (["--html", "none/page.html", "--output", "x.yaml"], "--html 'none/page.html': there is no folder 'none'"),
+            (["--html", str(tmp_path)], "it is a folder"), (["--output", ""], "it has no letters"),
+            (["--output", "unwritten.py/x.yaml"], "there is no folder 'unwritten.py'"),
+            (["--prove", "0"], "--prove is 0, wanted 1 rank"), (["--plan", ""], "--plan '': mesh, column 1"),
+            (["--plan", "[sp=0]"], "axis 'sp' has size 0, less than 1: wanted ranks as in [sp=4]"),
+            (["--plan", "[dp=2 sp=2]"], "wanted one axis: [sp=4]"),
+            (["--output", "x.yaml"], "'unwritten:made' raised SystemExit: 0")):
+        assert main(["unwritten:made", *words]) == 2
+        seen = capsys.readouterr()
+        assert not seen.out and seen.err.startswith("heddle explore: ") and said in seen.err, seen
+        assert seen.err.count("\n") == 1
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert main(["unwritten:made", "--html", "page.html"]) == 2 and "nobody may write there" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_disk_that_is_full(tmp_path, monkeypatch, capsys):
+    (tmp_path / "filling.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["filling:hinted", "--output", "/dev/full"]) == 2
+    assert capsys.readouterr().err == "heddle explore: '/dev/full': No space left on device\n"
 
 
 def test_steps_as_one_would_write_them():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Tuple
 import torch
 
 from ...errors import ArgumentError, Error
+from ...line import axis_of
 from .exploration import Exploration
 from .explorer import explore
 from .report import page
@@ -33,13 +34,14 @@ def _made(name: str) -> Tuple[Any, Any]:
     except (ImportError, AttributeError) as error:
         raise ArgumentError(f"'{name}': {error}: wanted a module that Python finds from here, and a function in it"
                             ) from None
-    except Exception as error:  # whatever the file raises
-        raise ArgumentError(f"'{name}': the import of {module} raises {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever the file raises
+        raise ArgumentError(f"'{name}': the import of {module} raises {_said(error)}") from error
     try:
         made = make()
-    except Exception as error:  # whatever the factory raises
-        raise ArgumentError(f"'{name}' raised {type(error).__name__}: {error}: wanted a function without arguments "
-                            "that returns a model and its arguments") from error
+    except (Exception, SystemExit) as error:  # whatever the factory raises
+        wanted = ": wanted a function without arguments that returns a model and its arguments"
+        raise ArgumentError(f"'{name}' raised {_said(error)}{wanted if isinstance(error, TypeError) else ''}"
+                            ) from error
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], (Mapping, tuple, torch.Tensor)):
         kinds = " and a ".join(type(one).__name__ for one in made) if type(made) is tuple and len(made) == 2 else \
             type(made).__name__
@@ -48,6 +50,10 @@ def _made(name: str) -> Tuple[Any, Any]:
     if isinstance(made[1], Mapping) and not all(isinstance(argument, str) for argument in made[1]):
         raise ArgumentError(f"'{name}' returned arguments {[*made[1]]}, wanted their names")
     return made
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip()}"
 
 
 class _Bar:
@@ -85,9 +91,9 @@ def _explored(name: str) -> Tuple[Any, Exploration]:
         return model, explore(model, *args, **{"progress": bar, **kwargs})
     except Error:
         raise
-    except Exception as error:  # whatever the model raises
-        raise ArgumentError(f"'{name}': {type(model).__name__} raises {type(error).__name__}: {error}: wanted "
-                            "arguments that its forward takes") from error
+    except (Exception, SystemExit) as error:  # whatever the model raises
+        raise ArgumentError(f"'{name}': {type(model).__name__} raises {_said(error)}: wanted a model and arguments "
+                            "that its forward takes on this machine") from error
     finally:
         bar.close()
 
@@ -102,21 +108,53 @@ def main(words: List[str]) -> int:
     parser.add_argument("--html", metavar="FILE", help="write a page with the table, and the plan or why there is none")
     given = parser.parse_args(words)
     try:
+        _need_possible(given)
         model, found = _explored(given.factory)
         plan, refused = _planned(found, model, given)
         if given.output:
-            with open(given.output, "w") as file:
-                file.write(found.to_yaml())
+            _write(given.output, found.to_yaml())
         if given.html:
-            with open(given.html, "w", encoding="utf-8") as file:
-                file.write(page(found, plan or refused))
+            _write(given.html, page(found, plan or refused))
         if refused:
             raise refused
-    except (Error, OSError) as error:
+    except Error as error:
         print(f"heddle explore: {error}", file=sys.stderr)
         return 2
     print(plan or (found.table() if given.table else found))
     return 0 if plan is None or plan.proof else 1
+
+
+def _need_possible(given: argparse.Namespace) -> None:
+    """What is known to be in vain before a model is explored, which takes a while."""
+    if given.prove is not None and given.prove < 1:
+        raise ArgumentError(f"--prove is {given.prove}, wanted 1 rank at least")
+    if given.plan is not None:
+        try:
+            axis_of(given.plan)
+        except Error as error:
+            raise ArgumentError(f"--plan '{given.plan}': {error}: wanted ranks as in [sp=4]") from None
+    for option, path in (("--output", given.output), ("--html", given.html)):
+        why = None if path is None else _why_not(path)
+        if why:
+            raise ArgumentError(f"{option} '{path}': {why}, wanted the name of a file that can be written")
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise ArgumentError(f"'{path}': {error.strerror}") from error
+
+
+def _why_not(path: str) -> Optional[str]:
+    """A file of this name cannot be written."""
+    folder = os.path.dirname(path) or "."
+    if not path or os.path.isdir(path):
+        return "it is a folder" if path else "it has no letters"
+    if not os.path.isdir(folder):
+        return f"there is no folder '{folder}'"
+    return None if os.access(path if os.path.exists(path) else folder, os.W_OK) else "nobody may write there"
 
 
 def _planned(found: Exploration, model: Any, given: argparse.Namespace) -> "Tuple[Optional[Plan], Optional[Error]]":
