@@ -83,6 +83,43 @@ print("ok")
 """, 3)
 
 
+class BesideNeighbours(torch.nn.Module):
+    """Rows that every rank has, in front of those of which each reaches its neighbours."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.up = torch.nn.Parameter(torch.randn(5, 5, 3) / 5), torch.nn.Linear(5, 5)
+
+    def forward(self, x):
+        near = torch.nn.functional.conv1d(x[:, 3:].mT, self.weight, padding=1).mT
+        return self.up(torch.cat([x[:, :3], near], 1)).relu()
+
+
+class Fronted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.front = torch.nn.Parameter(torch.randn(3, 5))
+        self.layers = torch.nn.ModuleList(BesideNeighbours() for _ in range(2))
+
+    def forward(self, x):
+        x = torch.cat([self.front.expand(len(x), 3, 5), x], 1)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_neighbours_of_rows_beside_others_are_no_halo():
+    torch.manual_seed(0)
+    model, x = Fronted(), torch.randn(2, 11, 5)
+    found = ht.explore(model, x)
+    assert found["layers.0"].dims["s"].kind == "halo" and found["layers.0"].given == {"x": "b (3 + s) _"}
+    plan = found.plan(model, "[sp=3]")
+    assert plan.proof and "(3 + s)" in str(plan) and "Halo" not in str(plan), str(plan)
+    cut = {"layers.0": ht.Split("x", "b (3 + s) _", "s"), "layers.1": ht.Gather("output", "b (3 + s) _", "s")}
+    faults = ht.lint(model, cut, x)
+    assert faults and not any("Halo" in fault.mend for fault in faults), faults
+
+
 class Windows(torch.nn.Module):
     """Attention within windows of three rows by three."""
 

@@ -240,6 +240,48 @@ def test_lint_says_that_attention_numbers_its_rows():
     assert "numbers its rows by itself" in str(faults[0]) and "Put a Gather before it" in faults[0].mend, faults
 
 
+class Entered(Attending):
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(x).float()
+
+
+class Decorated(Attending):
+    @torch.autocast("cpu", torch.bfloat16)
+    def forward(self, x):
+        return super().forward(x)
+
+
+class Casting(Attending):
+    def forward(self, x):
+        return F.linear(super().forward(x).bfloat16(), self.out.weight.bfloat16()).float()
+
+
+@pytest.mark.parametrize("attend", (Entered, Decorated))
+def test_autocast_within_a_model_is_off_while_it_is_compared(attend):
+    torch.manual_seed(0)
+    model, x = Layers(*(Layer(attend) for _ in range(2))), torch.randn(2, 37, WIDTH)
+    wanted, enter = model(x), torch.autocast.__enter__
+    plan = ht.explore(model, x).plan(model, "[sp=3]")
+    assert plan.proof and plan.proof.gradients < 1e-5, str(plan)
+    without = [(name, step) for name, step in plan.steps if not isinstance(step, Attend)]
+    with torch.autocast("cpu", torch.bfloat16):  # in ranks' threads, too
+        assert ht.prove(model, plan, x, ranks=2).gradients < 1e-5 and torch.get_autocast_dtype("cpu") == torch.bfloat16
+        proof = ht.prove(model, without, x, ranks=2)
+        assert not proof and "casts to" not in str(proof) and torch.is_autocast_enabled("cpu"), proof
+    assert torch.autocast.__enter__ is enter and torch.equal(model(x), wanted)
+
+
+def test_a_model_that_casts_by_itself_is_said_to_round():
+    torch.manual_seed(0)
+    model, x = Layers(*(Layer(Casting) for _ in range(2))), torch.randn(2, 37, WIDTH)
+    plan = {"layers.0": Split("x", "b s _", "s"), "layers.*.attend": Attend("s"),
+            "last": Gather("output", "b s _", "s")}
+    proof = ht.prove(model, plan, x, ranks=3)
+    assert not proof and proof.gradients < 0.1, proof
+    assert "; the model casts to bfloat16 within, whose rounding may be all of it" in str(proof)
+
+
 class HalfAlone(torch.nn.Module):
     """As kernels are that take nothing else."""
 

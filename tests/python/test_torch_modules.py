@@ -123,9 +123,15 @@ with heddle.Comm.open() as comm:
             ("t b", (5, 3), "the tensor has the shape (5, 3), whose dim 1 is 3, not b=2: in one pass a name has one "
                             "extent, another one wants another name; known are b=2"),
             ("(b t) c", (5, 3), "whose dim 0 is 5, which does not say what t is beside b=2; known are b=2"),
-            ("(u t) c", (5, 3), "whose dim 0 is 5, which does not say what u and t is; known are b=2")):
+            ("(u t) c", (5, 3), "whose dim 0 is 5, which does not say what u and t is; known are b=2"),
+            ("b 7", (2, 3), "whose dim 1 is 3, not 7; known are b=2"),
+            ("(b 2) c", (5, 3), "whose dim 0 is 5, not b=2 x 2: in one pass a name has one extent"),
+            ("(b 2 _) c", (5, 3), "whose dim 0 is 5, which does not say what _ is beside b=2 x 2; known are b=2")):
         refused(heddle.ArgumentError, wanted, ranks.unfold, torch.zeros(shape), ht.ranks.Dims(dims))
     assert ranks.sizes == {"b": 2}  # nothing is learned from a tensor that does not fit
+    dims, x = ht.ranks.Dims("_ anyframe axis0 (3 _)"), torch.zeros(4, 5, 7, 6)
+    assert dims.names == ("axis0_", "anyframe", "axis0", "axis3_0", "axis3_1") and dims.given == {"axis3_0": 3}
+    assert ranks.unfold(x, dims).shape == (4, 5, 7, 3, 2) and ranks.sizes == {"b": 2, "anyframe": 5, "axis0": 7}
     ranks, draw = ht.ranks.Ranks(comm), torch.Generator().manual_seed(5)
     ranks.sizes.update(l=2, s=7)  # of l a rank has none
     for over in ("s", ("l", "s"), ("s", "l")):

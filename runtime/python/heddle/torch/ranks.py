@@ -39,16 +39,28 @@ class Dims:
         self.text = text
         words = re.findall(rf"{_FOLDED}|[^\s()]+", text) if isinstance(text, str) else []
         parts = [word.strip("()").split() for word in words]
+        self.given: Dict[str, int] = {}  #: extents
+        self.unnamed: Set[str] = set()  #: what is told apart here by its place: of `_` and of numbers
+        said = {name for part in parts for name in part}
         self.groups: List[Tuple[str, ...]] = [
-            tuple(f"any{i}_{j}" if name == "_" or name.isdecimal() else name for j, name in enumerate(group))
-            for i, group in enumerate(parts)]
-        self.given = {f"any{i}_{j}": int(name) for i, group in enumerate(parts) for j, name in enumerate(group)
-                      if name.isdecimal()}  #: extents
+            tuple(name if name != "_" and not name.isdecimal() else
+                  self._placed(f"axis{i}_{j}" if len(group) > 1 else f"axis{i}", name, said)
+                  for j, name in enumerate(group)) for i, group in enumerate(parts)]
         self.names = tuple(name for group in self.groups for name in group)
         if not self.names or not all(map(is_name, self.names)) or (
                 len(set(self.names)) != len(self.names) or not all(self.groups)) or (
                 re.search("[()]", re.sub(_FOLDED, "", text))):
-            raise ArgumentError(f"'{text}': wanted names of dims, each once, like '(b t) s c'")
+            beside = "; rows beside others, '(1 + s)', are in one axis of a Split, a Switch or a Gather"
+            raise ArgumentError(f"'{text}': wanted names of dims, each once, like '(b t) s c'"
+                                f"{beside if isinstance(text, str) and '+' in text else ''}")
+
+    def _placed(self, place: str, word: str, said: Set[str]) -> str:
+        while place in said:
+            place += "_"
+        self.unnamed.add(place)
+        if word.isdecimal():
+            self.given[place] = int(word)
+        return place
 
     def need(self, *names: str) -> None:
         for name in names:
@@ -118,11 +130,11 @@ class Ranks:
                 rest *= extent
             if len(unknown) == 1 and unknown[0] != cut and rest > 0 and length % rest == 0:
                 known[unknown[0]] = length // rest
-                if not unknown[0].startswith("any"):
+                if unknown[0] not in dims.unnamed:
                     learned[unknown[0]] = length // rest
             elif unknown or rest != length:
                 raise ArgumentError(f"'{dims.text}': the tensor has the shape {tuple(x.shape)}, whose dim {at} is "
-                                    f"{length}, {self._misfit(length, known, unknown, cut)}")
+                                    f"{length}, {self._misfit(length, known, dims, unknown, cut)}")
             extents += [known[name] for name in group]
         self.sizes.update(learned)
         x = x.reshape(extents)
@@ -138,20 +150,26 @@ class Ranks:
             raise ArgumentError(f"'{dims.text}': the extent of '{name}' is not known; known are {self._known()}")
         return self.sizes[name]
 
-    def _misfit(self, length: int, known: Mapping[str, int], unknown: Sequence[str], cut: Optional[str]) -> str:
-        there = " ".join(f"{name}={extent}{' (of this rank)' if name == cut else ''}" for name, extent in known.items())
+    def _misfit(self, length: int, known: Mapping[str, int], dims: Dims, unknown: Sequence[str],
+                cut: Optional[str]) -> str:
+        named = {name: extent for name, extent in known.items() if name not in dims.given}
+        there = " ".join(f"{name}={extent}{' (of this rank)' if name == cut else ''}" if name in named else
+                         f"{'x ' if at else ''}{extent}" for at, (name, extent) in enumerate(known.items()))
         sizes = self._known()
         if not unknown:
-            hint = self._cut_otherwise(length, known, cut)
+            hint = self._cut_otherwise(length, known, named, cut)
             if hint:
                 return f"not {there}: {hint}; known are {sizes}"
+            if not named:
+                return f"not {there}; known are {sizes}"
             return f"not {there}: in one pass a name has one extent, another one wants another name; known are {sizes}"
-        asked = " and ".join("_" if name.startswith("any") else name for name in unknown)
+        asked = " and ".join("_" if name in dims.unnamed else name for name in unknown)
         return f"which does not say what {asked} is{' beside ' + there if there else ''}; known are {sizes}"
 
-    def _cut_otherwise(self, length: int, known: Mapping[str, int], cut: Optional[str]) -> str:
+    def _cut_otherwise(self, length: int, known: Mapping[str, int], named: Mapping[str, int],
+                       cut: Optional[str]) -> str:
         """What a dim looks like: a block where the whole was wanted, or the other way round."""
-        for name, extent in known.items():
+        for name, extent in named.items():
             other = self.sizes[name] if name == cut else max(self.part(name)[1], 1)
             if 0 < extent != other and length * extent == math.prod(known.values()) * other:
                 return (f"{name} is whole here, and wanted cut" if name == cut else

@@ -65,7 +65,7 @@ def named(given: Tensors, texts: Mapping[str, str], numbers: Mapping[str, int]) 
         for axis, group in enumerate(dims.groups):
             if len(group) > 1:
                 folded.append((name, axis, group, text))
-            elif not group[0].startswith("any") and group[0] != "c":
+            elif group[0] not in dims.unnamed and group[0] != "c":
                 _same(axes, group[0], x.shape[axis], name)
                 axes.of[name, axis] = group[0]
     for name, axis, group, text in folded:  # whose parts others have said

@@ -16,14 +16,15 @@ Halves = Mapping[str, torch.dtype]  #: of modules: what their first results are 
 @contextlib.contextmanager
 def widened(model: torch.nn.Module, args: Any, kwargs: Any) -> Iterator[Tuple[Any, Any, Halves]]:
     """Within, what is in half precision is in float32, in memory of its own: parameters, buffers, and the arguments,
-    which it gives; and the modules whose results are in half precision otherwise. Where the model does not run so
-    (kernels of half precision alone, no memory) all is as it is."""
+    which it gives; and the modules whose results are in half precision otherwise. Autocast that methods of its modules
+    enter is off. Where the model does not run so (kernels of half precision alone, no memory) all is as it is."""
     with contextlib.ExitStack() as stack:
         given, halves = (args, kwargs), {}  # type: Tuple[Any, Any], Halves
         if _has_halves(model, args, kwargs):
             own = _halves(model, args, kwargs)
             trial = contextlib.ExitStack()
             try:
+                trial.enter_context(_without_autocast())
                 trial.enter_context(converted(model, torch.float32))
                 wide = fresh(model, args, kwargs, lambda _, x: in_dtype(x, torch.float32))
                 with kept(model, *wide):
@@ -37,8 +38,36 @@ def widened(model: torch.nn.Module, args: Any, kwargs: Any) -> Iterator[Tuple[An
 
 
 def _has_halves(model: torch.nn.Module, args: Any, kwargs: Any) -> bool:
-    return any(x.dtype in HALF for x in (*model.parameters(), *model.buffers(), *tensors_of(args).values(),
-                                         *tensors_of(kwargs).values()))
+    return any(map(_enters_autocast, {type(module) for module in model.modules()})) or any(
+        x.dtype in HALF for x in (*model.parameters(), *model.buffers(), *tensors_of(args).values(),
+                                  *tensors_of(kwargs).values()))
+
+
+def _enters_autocast(kind: type) -> bool:
+    """Does a method name it, or is one decorated with it?"""
+    codes = (getattr(getattr(value, "__func__", value), "__code__", None)
+             for base in kind.__mro__ if base is not torch.nn.Module for value in vars(base).values())
+    return any("autocast" in name for code in codes if code is not None for name in (code.co_name, *code.co_names))
+
+
+@contextlib.contextmanager
+def _without_autocast() -> Iterator[None]:
+    """Within it is off, whoever enters it."""
+    enter = torch.autocast.__enter__
+
+    def enter_off(self: Any) -> Any:
+        was, self._enabled = self._enabled, False  # a decorator's is entered again and again
+        try:
+            return enter(self)
+        finally:
+            self._enabled = was
+    with contextlib.ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        setattr(torch.autocast, "__enter__", enter_off)
+        stack.callback(setattr, torch.autocast, "__enter__", enter)
+        yield
 
 
 def _halves(model: torch.nn.Module, args: Any, kwargs: Any) -> Halves:

@@ -139,9 +139,9 @@ class _Cause:
         if len(cut) != 1 or len(held) != 1 or len(kinds) != 1 or module not in self.types:
             return None
         rows = self.known.reach(module, cut[0])
-        if rows:
+        text = self.known.text(module, held[0].place, held[0].shape, cut[0])
+        if rows and "+" not in text:
             after = ", 0" if "causal" in kinds else ""
-            text = self.known.text(module, held[0].place, held[0].shape, cut[0])
             return f"Halo('{held[0].place}', '{text}', '{cut[0]}', {rows}{after}) at '{module}'"
         if kinds == {"reduction"} and self.types[module] in NORMS:
             return f"Sums('{cut[0]}') at '{module}'"

@@ -282,10 +282,11 @@ class _Along(Texts):
         if not attentions and not is_pairs and len(given) == 1 and len(out) == 1:
             (what, text), (place, after) = ((at, self._text(of)) for side in (given, out) for at, of in side.items())
             ends = {"out": place, "out_dims": "" if after == text else after}
-            if seen.is_near:
+            is_beside = "+" in text or "+" in after  # rows that every rank has, which are no neighbours of a block's
+            if seen.is_near and not is_beside:
                 reach = seen.rows * seen.times
                 return [(name, Halo(what, text, self.dim, reach, 0 if seen.kind == "causal" else reach, **ends))]
-            if seen.is_apart:
+            if seen.is_apart and not is_beside:
                 return [(name, Numbered(what, text, self.dim, **ends))]
         if not attentions and not is_pairs and seen.kind == "reduction" and type(self._modules[name]).__name__ in NORMS:
             return [(name, Sums(self.dim))]

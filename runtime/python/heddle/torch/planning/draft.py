@@ -147,9 +147,8 @@ class Draft:
     def sizes(self, steps: Steps) -> Steps:
         """What has to be learned before, since steps find it folded with others: from tensors before the stages."""
         wanted = {name for _, step in steps for text in (getattr(step, "dims", ""), getattr(step, "as_", None) or "")
-                  for text in [apart(text)[0]] if text and "+" not in text
-                  for group in Dims(text).groups if len(group) > 1 for name in group
-                  if not name.startswith("any")}
+                  for text in [apart(text)[0]] if text and "+" not in text for dims in [Dims(text)]
+                  for group in dims.groups if len(group) > 1 for name in group if name not in dims.unnamed}
         made: Steps = []
         for call in self.flow.calls[: self.calls[0]]:
             for side in ("given", "out"):

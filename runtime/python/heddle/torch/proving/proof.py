@@ -3,15 +3,16 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Any, Container, Dict, List, Optional, Tuple
+from typing import Any, Container, Dict, List, Optional, Set, Tuple
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...errors import ArgumentError
 from ..exploring.devices import need_one_device
 from ..exploring.kept import same_random, telling_values
 from ..exploring.trees import Tensors, fresh, tensors_of
-from ..exploring.wide import widened
+from ..exploring.wide import HALF, widened
 from ..hooks import around_in
 from ..modules import put_on
 from .copies import Copies
@@ -79,7 +80,24 @@ def prove(model: torch.nn.Module, plan: Any, *args: Any, ranks: int = 3, gradien
         proof = _proved(model, sharp, *asked)
         if not proof and proof.error is None and blows_up(sharp, args, kwargs, gradients):
             proof = _proved(model, Copies(model, args, kwargs, is_sharp=False), *asked)
+        if not proof and proof.error is None:
+            proof.why += _narrower(sharp.one(), args, kwargs)
         return proof
+
+
+def _narrower(model: torch.nn.Module, args: Any, kwargs: Any) -> str:
+    """What the model casts to by itself, which rounds more than what is compared."""
+    class Seeing(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            seen.update(x.dtype for x in tensors_of(out).values() if x.dtype in HALF)
+            return out
+    seen: Set[torch.dtype] = set()
+    args, kwargs = fresh(model, args, kwargs)
+    with same_random(), torch.no_grad(), Seeing():
+        outs = {x.dtype for x in tensors_of(model(*args, **kwargs)).values()}
+    names = " and ".join(sorted(str(dtype).partition(".")[2] for dtype in seen))
+    return f"; the model casts to {names} within, whose rounding may be all of it" if seen and not outs & seen else ""
 
 
 def blows_up(copies: Copies, args: Any, kwargs: Any, gradients: bool) -> bool:
