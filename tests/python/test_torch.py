@@ -71,7 +71,7 @@ with heddle.Comm.open() as comm:
             f"{plan.src_shape}", ht.switch, given[:1], plan)
     own = comm.reshard(f"f32[t=4 re_im=2] on [sp={n}]: * -> t@sp")  # a line of the caller's with the name of pairs
     for other in (torch.ones(4, 3), torch.ones(3, 2), torch.ones(3, 2, dtype=torch.int32), torch.ones(3, 2) * 1j):
-        refused(heddle.ArgumentError, f"{own.line.text}: x has the shape {tuple(other.shape)}, rank {rank} wants (4, 2)",
+        refused(heddle.ArgumentError, f"{own.line.text}: x has the shape {tuple(other.shape)}, rank {rank} wants (4,",
                 ht.switch, other, own)
     for points in (torch.randn(4, 2), torch.randn(4, 2) * 1j):
         assert torch.equal(ht.switch(points, own), part(points, 0, rank, n))

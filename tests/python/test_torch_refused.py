@@ -46,8 +46,8 @@ for words, call in [
         ("a step is of 'output.y z'", made({"first": Sizes("output.y z", "b c")})),
         ("'None': wanted names of dims", made({"first": Sizes("input", None)})),
         ("'(b c': wanted names of dims", made({"first": Sizes("input", "(b c")})),
-        ("'b (1 + s)': wanted names of dims, each once, like '(b t) s c'; rows beside others, '(1 + s)', are in one axis "
-         "of a Split, a Switch or a Gather", made({"first": Halo("input", "b (1 + s)", "s", 1)})),
+        ("'b (1 + s)': wanted names of dims, each once, like '(b t) s c'; rows beside others, '(1 + s)', are in one "
+         "axis of a Split, a Switch or a Gather", made({"first": Halo("input", "b (1 + s)", "s", 1)})),
         ("'((b c) d)': wanted names", made({"first": Sizes("input", "((b c) d)")})),
         ("from 'b' to 'b', wanted two dims", made({"first": Switch("input", "b c", "b", "b")})),
         ("'first' (Linear): Split('input', 'b c', 'q'): 'b c' has no dim 'q'",
