@@ -7,7 +7,8 @@
 enum {
     HD_NEAR_REPETITIONS = 10,            /* that are walked */
     HD_NEAR_RANKS = 1 + HEDDLE_MAX_AXES, /* the first, and one along every axis */
-    HD_NEAR_MASKS = 1 << HEDDLE_MAX_AXES
+    HD_NEAR_MASKS = 1 << HEDDLE_MAX_AXES,
+    HD_NEAR_SWAPS = 24 /* ways to exchange dims that are told apart, at most */
 };
 
 /* Of every level what is sent and what is received. */
@@ -38,6 +39,7 @@ typedef struct hd_near {
     int n;                                      /* classes of layouts: those that some stage admits, and the end's */
     int *index;                                 /* of the search's layouts the class, -1: none */
     int ndims, dim[HEDDLE_MAX_DIMS];            /* that a layout may shard */
+    int alike[HEDDLE_MAX_DIMS];                 /* of each the first one of its extent */
     int idle_dim;                               /* the first of them with one element, -1: every class is one layout */
     unsigned many;                              /* axes of more than one rank, a bit each */
     int coords[HD_NEAR_RANKS][HEDDLE_MAX_AXES]; /* of the few ranks */
@@ -49,16 +51,20 @@ typedef struct hd_near {
     double *part; /* [HD_NEAR_RANKS][ndims][nways][1 + nmoved] as in hd_edge_part, by what every axis does to the dim:
                    * own, then what is moved; own -1: not known yet */
     hd_near_table *table[HEDDLE_MACHINE_LINKS][2 * HD_NEAR_MASKS]; /* by what changes on which axes */
+    double *row_bytes;                                             /* [nwidths] */
     unsigned *change;  /* [n] to every class: a bit for every axis, one more: all gather */
     char *wanted;      /* [n] edges to it are made */
     int nsteps, *step; /* pairs of rows, by the second one's step */
     double *own;       /* [nrows][n] of a stage; not admitted: infinite */
     double *covers;    /* [levels.count + 1][ndims][n] of a dim what the first rank has, what its sets have together */
     double *lacks;     /* [levels.count + 1][n] */
-    float *edge;       /* [nwidths][n][n] between those that are wanted: never above */
-    char *is_full;     /* as many: are looked at in full */
-    double *behind;    /* [n] */
-    double *sum;       /* [n] */
+    int nswaps;     /* that exchange dims of one extent: two layouts and their images have the same edge between them */
+    int16_t *image; /* [nswaps][n] the class that it becomes, -1: none; the first swap leaves all as they are */
+    char *swap;     /* [n] that makes it the first class of all that it becomes */
+    float *edge;    /* [nwidths][n][n] never above */
+    char *is_full;  /* as many: are looked at in full */
+    double *behind; /* [n] */
+    double *sum;    /* [n] */
     hd_near_walks to, from;
     double *through; /* [nrows][n] what no walk through a class of a row is below */
 } hd_near;
@@ -72,10 +78,13 @@ heddle_status hd_near_open(hd_near *near, hd_search *search, int is_rough);
 void hd_near_close(hd_near *near);
 /* A layout of the search's; axes of one rank cut nothing. */
 hd_near_view hd_near_see(const hd_near *near, int layout);
-/* The edges from a class to those that are wanted, by what the first rank lacks there. */
-heddle_status hd_near_first(float *edge, hd_near *near, double row_bytes);
-/* Of a row before a stage. */
-double hd_near_row_bytes(const hd_near *near, int stage);
+/* What becomes of all classes by the swap that makes a class the first of all that it becomes. */
+const int16_t *hd_near_image(const hd_near *near, int of);
+/* The edges from a class to those that are wanted, and where classes become others to all, by what the first rank lacks
+ * there. */
+heddle_status hd_near_first(hd_near *near, int width, int from);
+/* The same where it becomes one before it, of which they are known; those that are wanted and become none in full. */
+heddle_status hd_near_copy(hd_near *near, int width, int from);
 /* What an edge of rows of so many bytes between two classes costs at least. */
 heddle_status hd_near_edge(float *out, hd_near *near, double row_bytes, int from, int to);
 /* An edge before a stage is looked at in full, if it was not. */

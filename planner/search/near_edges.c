@@ -146,15 +146,23 @@ out:
     return st;
 }
 
-heddle_status hd_near_first(float *edge, hd_near *w, double row_bytes)
+/* What becomes of all classes where the dims of one of them are exchanged as in the first one that it becomes. */
+const int16_t *hd_near_image(const hd_near *w, int of)
+{
+    return w->image + (size_t)w->swap[of] * (size_t)w->n;
+}
+
+heddle_status hd_near_first(hd_near *w, int width, int from)
 {
     heddle_status st = HEDDLE_OK;
-    for (int to = 0; to < w->n; to++) {
-        const unsigned change = w->wanted[to] ? w->change[to] : 0;
+    const size_t n = (size_t)w->n;
+    float *edge = w->edge + ((size_t)width * n + (size_t)from) * n;
+    for (size_t to = 0; to < n; to++) {
+        const unsigned change = w->wanted[to] || w->nswaps > 1 ? w->change[to] : 0;
         edge[to] = 0;
         for (int l = 0; l < w->levels.count && change >> 1 != 0; l++) {
-            const double elems = w->lacks[(size_t)(l + 1) * (size_t)w->n + (size_t)to];
-            HD_TRY(elems > 0 ? take(&edge[to], w, l, change, elems * row_bytes) : HEDDLE_OK);
+            const double elems = w->lacks[(size_t)(l + 1) * n + to];
+            HD_TRY(elems > 0 ? take(&edge[to], w, l, change, elems * w->row_bytes[width]) : HEDDLE_OK);
         }
     }
 out:
@@ -172,7 +180,8 @@ static unsigned way_of(const hd_near *w, unsigned shards, unsigned a, unsigned b
 static void make_part(double *p, const hd_near *w, int r, int d, const heddle_layout *from, const heddle_layout *to)
 {
     hd_edge_part made;
-    hd_edge_part_at(&made, &w->s->m->shape, &w->s->mesh, &w->levels, from, to, w->dim[d], w->coords[r]);
+    hd_edge_part_at(&made, &w->s->m->shape, &w->s->mesh, &w->levels, w->s->pricer.parts, from, to, w->dim[d],
+                    w->coords[r]);
     *p++ = (double)made.own;
     for (int l = 0; l < w->levels.count; l++) {
         *p++ = (double)made.sent[l];
@@ -221,7 +230,7 @@ heddle_status hd_near_edge(float *out, hd_near *w, double row_bytes, int from, i
     const double *part[HEDDLE_MAX_DIMS];
     double most[HD_LEVELS] = {0};
     for (int d = 0; d < w->ndims; d++) {
-        first[d] = &w->part[((unsigned)d * w->nways + way_of(w, a->shards, a->cuts[d], b->cuts[d])) * values];
+        first[d] = &w->part[((unsigned)w->alike[d] * w->nways + way_of(w, a->shards, a->cuts[d], b->cuts[d])) * values];
     }
     for (int r = 0; r <= w->s->mesh.naxes && change >> 1 != 0; r++) {
         if ((along >> r & 1) == 0) {
@@ -250,23 +259,45 @@ out:
     return st;
 }
 
-double hd_near_row_bytes(const hd_near *w, int stage)
+static heddle_status look(hd_near *w, size_t width, int from, int to)
 {
-    return (double)w->s->m->stage[stage].in_channels * (double)heddle_dtype_bytes(w->s->m->dtype);
+    heddle_status st = HEDDLE_OK;
+    const size_t n = (size_t)w->n, at = (width * n + (size_t)from) * n + (size_t)to;
+    const int16_t *image = hd_near_image(w, from);
+    float cost = 0;
+    if (w->is_full[at]) {
+        return HEDDLE_OK;
+    }
+    if (image[from] < from && image[to] >= 0) {
+        HD_TRY(look(w, width, image[from], image[to]));
+        cost = w->edge[(width * n + (size_t)image[from]) * n + (size_t)image[to]];
+    } else {
+        HD_TRY(hd_near_edge(&cost, w, w->row_bytes[width], from, to));
+    }
+    w->edge[at] = cost > w->edge[at] ? cost : w->edge[at];
+    w->is_full[at] = 1;
+out:
+    return st;
+}
+
+heddle_status hd_near_copy(hd_near *w, int width, int from)
+{
+    heddle_status st = HEDDLE_OK;
+    const size_t n = (size_t)w->n;
+    const int16_t *image = hd_near_image(w, from);
+    float *edge = w->edge + ((size_t)width * n + (size_t)from) * n;
+    const float *known = w->edge + ((size_t)width * n + (size_t)image[from]) * n;
+    for (size_t to = 0; to < n; to++) {
+        edge[to] = image[to] >= 0 ? known[image[to]] : 0;
+        HD_TRY(w->wanted[to] && image[to] < 0 ? look(w, (size_t)width, from, (int)to) : HEDDLE_OK);
+    }
+out:
+    return st;
 }
 
 heddle_status hd_near_look(hd_near *w, int stage, int from, int to)
 {
-    heddle_status st = HEDDLE_OK;
-    const size_t n = (size_t)w->n, at = ((size_t)w->s->width_of[stage] * n + (size_t)from) * n + (size_t)to;
-    float cost = 0;
-    if (!w->is_full[at]) {
-        HD_TRY(hd_near_edge(&cost, w, hd_near_row_bytes(w, stage), from, to));
-        w->edge[at] = cost > w->edge[at] ? cost : w->edge[at];
-        w->is_full[at] = 1;
-    }
-out:
-    return st;
+    return look(w, (size_t)w->s->width_of[stage], from, to);
 }
 
 heddle_status hd_near_tell(int64_t *out, hd_near *w, int stage, int from, int to)

@@ -89,23 +89,19 @@ static void set_wanted(char *restrict wanted, const hd_near *w, int width, int f
     }
 }
 
-/* From one class, before all stages that rows of another width come to. */
+/* From one class, before all stages. What is known of those before it is known of those that they become. */
 static heddle_status make_edges_from(hd_near *w, int from)
 {
     heddle_status st = HEDDLE_OK;
-    const size_t n = (size_t)w->n;
-    changes(w, from);
-    lacked(w, from);
-    for (int k = 0; k < w->s->m->nstages; k++) {
-        const int width = w->s->width_of[k];
-        int is_made = 0;
-        for (int before = 0; before < k; before++) {
-            is_made = is_made || w->s->width_of[before] == width;
-        }
-        if (!is_made) {
-            set_wanted(w->wanted, w, width, from);
-            HD_TRY(hd_near_first(w->edge + ((size_t)width * n + (size_t)from) * n, w, hd_near_row_bytes(w, k)));
-        }
+    const int is_first = hd_near_image(w, from)[from] == from;
+    if (is_first) {
+        changes(w, from);
+        lacked(w, from);
+    }
+    for (int width = 0; width < w->s->nwidths; width++) {
+        set_wanted(w->wanted, w, width, from);
+        st = is_first ? hd_near_first(w, width, from) : hd_near_copy(w, width, from);
+        HD_TRY(st);
     }
 out:
     return st;
@@ -190,12 +186,15 @@ static size_t lay_out(hd_near *w, char *room)
     w->whole = take(&used, room, n, sizeof *w->whole);
     w->cuts = take(&used, room, ndims * n, sizeof *w->cuts);
     w->part = take(&used, room, HD_NEAR_RANKS * ndims * w->nways * (1 + (size_t)w->nmoved), sizeof *w->part);
-    w->change = take(&used, room, n, sizeof *w->change);
     w->step = take(&used, room, steps + 1, sizeof *w->step);
+    w->row_bytes = take(&used, room, widths, sizeof *w->row_bytes);
+    w->change = take(&used, room, n, sizeof *w->change);
     w->wanted = take(&used, room, n, sizeof *w->wanted);
     w->own = take(&used, room, rows * n, sizeof *w->own);
     w->covers = take(&used, room, ((size_t)w->levels.count + 1) * ndims * n, sizeof *w->covers);
     w->lacks = take(&used, room, (HD_LEVELS + 1) * n, sizeof *w->lacks);
+    w->image = take(&used, room, HD_NEAR_SWAPS * n, sizeof *w->image);
+    w->swap = take(&used, room, n, sizeof *w->swap);
     w->edge = take(&used, room, widths * n * n, sizeof *w->edge);
     w->is_full = take(&used, room, widths * n * n, sizeof *w->is_full);
     w->behind = take(&used, room, n, sizeof *w->behind);
@@ -270,12 +269,21 @@ static void set_states(hd_near *w)
             own[at] = cost < own[at] ? cost : own[at];
         }
     }
+    for (int k = 0; k < w->s->m->nstages; k++) {
+        w->row_bytes[w->s->width_of[k]] =
+            (double)w->s->m->stage[k].in_channels * (double)heddle_dtype_bytes(w->s->m->dtype);
+    }
     for (int i = 0; i < w->n; i++) {
         w->whole[i] = w->out[i].whole;
         for (int d = 0; d < w->ndims; d++) {
             w->cuts[d * w->n + i] = w->out[i].cuts[d];
         }
     }
+}
+
+static int64_t extent_of(const hd_near *w, int d)
+{
+    return w->s->m->shape.dim[w->dim[d]].extent;
 }
 
 /* Of every layout what the ranks of the first rank's set have of a dim together, of the sets of all levels; before
@@ -289,13 +297,65 @@ static void set_covers(hd_near *w)
         for (int d = 0; d < w->ndims; d++) {
             double *covers = w->covers + (size_t)(l * w->ndims + d) * (size_t)w->n;
             for (int i = 0; i < w->n; i++) {
-                int64_t length = w->s->m->shape.dim[w->dim[d]].extent;
+                int64_t length = extent_of(w, d);
                 for (int a = 0; a < mesh->naxes; a++) {
                     const int is_cut = w->out[i].layout->dim_of_axis[a] == w->dim[d];
                     length =
                         is_cut ? heddle_shard_start(length, mesh->axis[a].size, l > 0 ? width[l - 1][a] : 1) : length;
                 }
                 covers[i] = (double)length;
+            }
+        }
+    }
+}
+
+/* What becomes of every class where dim to[d] is in place of dim d. */
+static void add_swap(hd_near *w, const int *to)
+{
+    const hd_search *s = w->s;
+    const int base = w->ndims + 1;
+    int16_t *image = w->image + (size_t)w->nswaps++ * (size_t)w->n;
+    for (int i = 0; i < w->n; i++) {
+        const int state = (int)(w->out[i].layout - s->layout);
+        int becomes = 0;
+        for (int a = 0, place = 1; a < s->mesh.naxes; a++, place *= base) {
+            const int digit = state / place % base;
+            becomes += (digit < w->ndims ? to[digit] : digit) * place;
+        }
+        image[i] = (int16_t)w->index[becomes];
+    }
+}
+
+/* All that exchange dims from `d` on, of those that dims before it leave. */
+static void add_swaps(hd_near *w, int *to, int d)
+{
+    if (d == w->ndims && w->nswaps < HD_NEAR_SWAPS) {
+        add_swap(w, to);
+    }
+    for (int other = 0; d < w->ndims && other < w->ndims; other++) {
+        int is_free = extent_of(w, other) == extent_of(w, d) && (other == d || extent_of(w, d) > 1);
+        for (int before = 0; before < d; before++) {
+            is_free = is_free && to[before] != other;
+        }
+        if (is_free) {
+            to[d] = other;
+            add_swaps(w, to, d + 1);
+        }
+    }
+}
+
+static void set_swaps(hd_near *w)
+{
+    int to[HEDDLE_MAX_DIMS];
+    add_swaps(w, to, 0);
+    for (int i = 0; i < w->n; i++) {
+        int first = i;
+        w->swap[i] = 0;
+        for (int k = 1; k < w->nswaps; k++) {
+            const int becomes = w->image[k * w->n + i];
+            if (becomes >= 0 && becomes < first) {
+                first = becomes;
+                w->swap[i] = (char)k;
             }
         }
     }
@@ -310,6 +370,11 @@ heddle_status hd_near_open(hd_near *w, hd_search *s, int is_rough)
             w->dim[w->ndims++] = d;
         }
     }
+    for (int d = 0; d < w->ndims; d++) {
+        while (extent_of(w, w->alike[d]) != extent_of(w, d)) {
+            w->alike[d]++;
+        }
+    }
     w->nmoved = 2 * w->levels.count;
     w->idle_dim = is_rough && s->idle_digit < w->ndims ? s->idle_digit : -1;
     for (int a = 0; a < s->mesh.naxes; a++) {
@@ -322,6 +387,7 @@ heddle_status hd_near_open(hd_near *w, hd_search *s, int is_rough)
     set_states(w);
     set_steps(w);
     set_covers(w);
+    set_swaps(w);
     st = make_edges(w);
 out:
     return st;

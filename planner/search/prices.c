@@ -211,20 +211,41 @@ out:
     return st;
 }
 
+/* Dims by what an edge does to them: of those of one extent the one that is cut first counts as the first of them. */
+typedef struct names {
+    int of[HEDDLE_MAX_DIMS]; /* and one more; 0: not cut yet */
+    unsigned taken;
+} names;
+
+static int64_t name_of(names *n, const heddle_shape *shape, int dim)
+{
+    int name = 0;
+    if (dim >= 0 && n->of[dim] == 0) {
+        while ((n->taken >> name & 1) != 0 || shape->dim[name].extent != shape->dim[dim].extent) {
+            name++;
+        }
+        n->taken |= 1u << name;
+        n->of[dim] = name + 1;
+    }
+    return dim >= 0 ? n->of[dim] : dim + 16;
+}
+
 /* Neighbouring axes that do the same are one axis of more ranks, and an axis of one rank is none. */
 static hd_price_key edge_key(const hd_search *s, int64_t channels, int from, int to)
 {
+    names known = {{0}, 0};
     hd_price_key key = {{KEY_EDGE, channels}};
     const heddle_layout *a = &s->layout[from];
     const heddle_layout *b = &s->layout[to];
     int64_t *last = NULL;
     int n = 2;
     for (int axis = 0; axis < s->mesh.naxes; axis++) {
-        int64_t does = (int64_t)(a->dim_of_axis[axis] + 8) << 8 | (b->dim_of_axis[axis] + 8);
         int size = s->mesh.axis[axis].size;
         if (size == 1) {
             continue;
         }
+        const int64_t before = name_of(&known, &s->m->shape, a->dim_of_axis[axis]);
+        const int64_t does = before << 8 | name_of(&known, &s->m->shape, b->dim_of_axis[axis]);
         if (last != NULL && (*last & 0xffff) == does && (s->even[from] & s->even[to] & 1u << axis) != 0) {
             *last = (*last >> 16) * size << 16 | does;
         } else {

@@ -8,15 +8,10 @@
 #include "runtime/base/base.h"
 #include "runtime/base/threads.h"
 
-#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* A mesh of uneven parts takes as long as it has ranks, and there are more meshes: with so many some ten seconds. */
-enum { SEARCHED_RANKS_MAX = 1 << 17 };
 
 enum { SEATS_MAX = 16 };
 
@@ -41,7 +36,7 @@ typedef struct best_mesh {
     const heddle_plan_options *options;
     int nseats;                  /* of threads, each with prices of its own */
     hd_prices prices[SEATS_MAX]; /* of as many ranks as the candidates have */
-    int ncandidates, capacity, seen;
+    int ncandidates, capacity, seen, ndue;
     candidate *candidate; /* a thread's while it is that one's job */
     pthread_mutex_t lock; /* of all below, while threads search */
     found_mesh best;
@@ -214,24 +209,57 @@ out:
     return st;
 }
 
-/* Those that are due come first. */
+static int turn_of(const candidate *c)
+{
+    return c->is_due ? 0 : !c->is_looked_at ? 1 : 2;
+}
+
+/* Those that are due come first, then those that were not looked at. */
 static int by_floor(const void *a, const void *b)
 {
     const candidate *x = a, *y = b;
-    return x->is_due != y->is_due ? y->is_due - x->is_due
-           : x->floor != y->floor ? (x->floor < y->floor ? -1 : 1)
-                                  : x->index - y->index;
+    return turn_of(x) != turn_of(y) ? turn_of(x) - turn_of(y)
+           : x->floor != y->floor   ? (x->floor < y->floor ? -1 : 1)
+                                    : x->index - y->index;
 }
 
-/* Those that are due, at most so many, in the order of their floors. */
-static heddle_status on_due(best_mesh *b, hd_thread_job fn, int most)
+/* Puts them in order; how many are due. */
+static int sort(best_mesh *b)
 {
-    hd_threads threads = {.name = "hd-plan", .count = b->nseats, .fn = fn, .ctx = b};
+    int due = 0;
     if (b->ncandidates > 0) {
         qsort(b->candidate, (size_t)b->ncandidates, sizeof *b->candidate, by_floor);
     }
-    while (threads.jobs < most && threads.jobs < b->ncandidates && b->candidate[threads.jobs].is_due) {
-        threads.jobs++;
+    while (due < b->ncandidates && b->candidate[due].is_due) {
+        due++;
+    }
+    return due;
+}
+
+/* Those that are due, in the order of their floors. */
+static heddle_status on_due(best_mesh *b, hd_thread_job fn)
+{
+    const hd_threads threads = {.name = "hd-plan", .count = b->nseats, .jobs = sort(b), .fn = fn, .ctx = b};
+    return hd_threads_run(&threads);
+}
+
+/* The first of those that are due is searched, what lies behind all of them is looked at. */
+static heddle_status search_or_look(void *ctx, int seat, int64_t job)
+{
+    const best_mesh *b = ctx;
+    const int is_due = b->ndue > 0;
+    return is_due && job == 0 ? search(ctx, seat, 0) : look(ctx, seat, job - is_due + b->ndue);
+}
+
+/* The first one alone: below what it finds the others are told much faster. In the last group others are looked at
+ * meanwhile. */
+static heddle_status search_first(best_mesh *b, int is_last)
+{
+    hd_threads threads = {.name = "hd-plan", .count = b->nseats, .fn = search_or_look, .ctx = b};
+    b->ndue = sort(b);
+    threads.jobs = b->ndue > 0 ? 1 : 0;
+    for (int i = 0; is_last && i < b->ncandidates; i++) {
+        threads.jobs += !b->candidate[i].is_looked_at;
     }
     return hd_threads_run(&threads);
 }
@@ -262,14 +290,13 @@ static heddle_status search_refused(best_mesh *b)
             c->is_refused = c->is_refused && !c->is_due;
             again = again || c->is_due;
         }
-        HD_TRY(on_due(b, search, INT_MAX));
+        HD_TRY(on_due(b, search));
     }
 out:
     return st;
 }
 
-/* Of those that were not looked at such of so many axes as may be better than the best one; with more axes than there
- * are, all. */
+/* Of those that were not looked at such of so many axes as may be better than the best one. */
 static void set_due(best_mesh *b, int naxes, int ranks)
 {
     const heddle_mesh *best = &b->best.mesh;
@@ -277,7 +304,7 @@ static void set_due(best_mesh *b, int naxes, int ranks)
     for (int i = 0; i < b->ncandidates; i++) {
         candidate *c = &b->candidate[i];
         const int is_next = c->mesh.naxes == naxes && (!is_known || hd_search_refines(&c->mesh, best));
-        c->is_due = !c->is_looked_at && (is_next || naxes > HEDDLE_MAX_AXES);
+        c->is_due = !c->is_looked_at && is_next;
     }
 }
 
@@ -286,13 +313,11 @@ static heddle_status try_ranks(best_mesh *b, const heddle_machine_info *machine,
     heddle_status st = HEDDLE_OK;
     forget_candidates(b);
     HD_TRY(hd_search_meshes(machine, ranks, list, b));
-    for (int naxes = 1; naxes <= HEDDLE_MAX_AXES + 1; naxes++) {
+    for (int naxes = 1; naxes <= HEDDLE_MAX_AXES; naxes++) {
         set_due(b, naxes, ranks);
-        HD_TRY(on_due(b, look, INT_MAX));
-        if (naxes <= HEDDLE_MAX_AXES) {
-            HD_TRY(on_due(b, search, 1)); /* below what it finds the others are told much faster */
-        }
-        HD_TRY(on_due(b, search, INT_MAX));
+        HD_TRY(on_due(b, look));
+        HD_TRY(search_first(b, naxes == HEDDLE_MAX_AXES));
+        HD_TRY(on_due(b, search));
     }
     st = search_refused(b);
 out:
@@ -331,35 +356,6 @@ out:
     return st;
 }
 
-static heddle_status refuse_axes(const char *what, const char *text)
-{
-    return hd_fail(HEDDLE_ERR_ARG,
-                   "%s '%.80s' names mesh axes, but the mesh is what is searched for; plan on a mesh (--mesh) instead",
-                   what, text);
-}
-
-static heddle_status check_options(heddle_machine_info *machine, const heddle_plan_options *o, int ranks)
-{
-    heddle_status st = HEDDLE_OK;
-    if (ranks < 1 || ranks > SEARCHED_RANKS_MAX) {
-        return hd_fail(
-            HEDDLE_ERR_ARG,
-            "the best mesh of %d ranks: meshes of 1 to %d are searched; plan on one mesh (--mesh) of up to %d", ranks,
-            SEARCHED_RANKS_MAX, HEDDLE_MAX_RANKS);
-    }
-    const char *const text[] = {o->prologue, o->epilogue, o->force};
-    static const char *const what[] = {"prologue", "epilogue", "force"};
-    for (int i = 0; i < 3; i++) {
-        if (text[i] != NULL && strchr(text[i], '@') != NULL) {
-            return refuse_axes(what[i], text[i]);
-        }
-    }
-    *machine = HEDDLE_EMPTY(heddle_machine_info);
-    HD_TRY(o->machine != NULL ? heddle_machine_get_info(machine, o->machine) : HEDDLE_OK);
-out:
-    return st;
-}
-
 heddle_status heddle_plan_ranks(heddle_schedule **out, const heddle_model *model, int ranks,
                                 const heddle_plan_options *options)
 {
@@ -371,7 +367,7 @@ heddle_status heddle_plan_ranks(heddle_schedule **out, const heddle_model *model
     b.best.index = -1;
     HD_TRY(HD_NEED(out, model));
     HD_TRY(hd_search_options(&o, options));
-    HD_TRY(check_options(&machine, &o, ranks));
+    HD_TRY(hd_search_ranks_options(&machine, &o, ranks));
     HD_TRY(try_ranks(&b, &machine, ranks));
     int fewer_count = o.objective != NULL && strcmp(o.objective, hd_objective_names[HD_OBJECTIVE_GPU_SECONDS]) == 0;
     for (int fewer = ranks / 2; fewer_count && fewer >= 1; fewer--) {

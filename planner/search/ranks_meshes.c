@@ -1,7 +1,13 @@
 /* Meshes of so many ranks: all ordered factorisations, those with few axes first. */
 #include "planner/search/search_internal.h"
 
+#include "runtime/base/base.h"
+
 #include <stdio.h>
+#include <string.h>
+
+/* A mesh of uneven parts takes as long as it has ranks, and there are more meshes: with so many some ten seconds. */
+enum { SEARCHED_RANKS_MAX = 1 << 17 };
 
 typedef struct listing {
     const heddle_machine_info *machine;
@@ -65,5 +71,34 @@ heddle_status hd_search_meshes(const heddle_machine_info *machine, int ranks,
         l.mesh.naxes = naxes;
         st = list_from(&l, 0, ranks);
     }
+    return st;
+}
+
+static heddle_status refuse_axes(const char *what, const char *text)
+{
+    return hd_fail(HEDDLE_ERR_ARG,
+                   "%s '%.80s' names mesh axes, but the mesh is what is searched for; plan on a mesh (--mesh) instead",
+                   what, text);
+}
+
+heddle_status hd_search_ranks_options(heddle_machine_info *machine, const heddle_plan_options *o, int ranks)
+{
+    heddle_status st = HEDDLE_OK;
+    if (ranks < 1 || ranks > SEARCHED_RANKS_MAX) {
+        return hd_fail(
+            HEDDLE_ERR_ARG,
+            "the best mesh of %d ranks: meshes of 1 to %d are searched; plan on one mesh (--mesh) of up to %d", ranks,
+            SEARCHED_RANKS_MAX, HEDDLE_MAX_RANKS);
+    }
+    const char *const text[] = {o->prologue, o->epilogue, o->force};
+    static const char *const what[] = {"prologue", "epilogue", "force"};
+    for (int i = 0; i < 3; i++) {
+        if (text[i] != NULL && strchr(text[i], '@') != NULL) {
+            return refuse_axes(what[i], text[i]);
+        }
+    }
+    *machine = HEDDLE_EMPTY(heddle_machine_info);
+    HD_TRY(o->machine != NULL ? heddle_machine_get_info(machine, o->machine) : HEDDLE_OK);
+out:
     return st;
 }

@@ -238,7 +238,9 @@ void hd_search_close(hd_search *search);
 heddle_status hd_search_run(hd_walk *out, int *found, hd_search *search, const hd_cost *bound);
 void hd_walk_free(hd_walk *walk);
 
-/* ranks_meshes.c: every mesh of so many ranks whose axes nest in the machine's levels, the preferred first; its axes
+/* ranks_meshes.c: are the best mesh of so many ranks and these options what can be searched for, on which machine? */
+heddle_status hd_search_ranks_options(heddle_machine_info *machine, const heddle_plan_options *options, int ranks);
+/* Every mesh of so many ranks whose axes nest in the machine's levels, the preferred first; its axes
  * have names of no meaning. */
 heddle_status hd_search_meshes(const heddle_machine_info *machine, int ranks,
                                heddle_status (*fn)(void *ctx, const heddle_mesh *mesh), void *ctx);

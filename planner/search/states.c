@@ -67,9 +67,8 @@ heddle_status hd_search_states(hd_search *s)
     HD_TRY(room(s));
     for (int i = 0; i < s->nstates; i++) {
         int rest = i;
-        s->layout[i] = heddle_layout_replicated();
-        for (int a = 0; a < s->mesh.naxes; a++, rest /= ndims + 1) {
-            int digit = rest % (ndims + 1);
+        for (int a = 0; a < HEDDLE_MAX_AXES; a++, rest /= ndims + 1) { /* a layout has much room: it is zero already */
+            int digit = a < s->mesh.naxes ? rest % (ndims + 1) : ndims;
             s->layout[i].dim_of_axis[a] = digit < ndims ? dims[digit] : HEDDLE_REPLICATED;
         }
         /* Balanced blocks: rank 0 has the largest. */

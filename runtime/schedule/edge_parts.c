@@ -233,11 +233,12 @@ out:
 }
 
 void hd_edge_part_at(hd_edge_part *out, const heddle_shape *shape, const heddle_mesh *mesh, const hd_levels *levels,
-                     const heddle_layout *from, const heddle_layout *to, int dim, const int *coords)
+                     const hd_edge_parts *parts, const heddle_layout *from, const heddle_layout *to, int dim,
+                     const int *coords)
 {
     hd_edge e = {.mesh = mesh, .from = from, .to = to, .ndims = 1};
     e.dim[0].extent = shape->dim[dim].extent;
-    hd_edge_set_widths(&e, levels, NULL);
+    hd_edge_set_widths(&e, levels, parts);
     hd_edge_cut_by(&e.dim[0].from, &e, from, dim);
     hd_edge_cut_by(&e.dim[0].to, &e, to, dim);
     make_part(out, &e, &e.dim[0], coords);

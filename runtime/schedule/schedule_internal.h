@@ -102,7 +102,8 @@ typedef struct hd_edge_part {
 } hd_edge_part;
 /* Levels whose sets are boxes of coordinates (hd_levels_nest). */
 void hd_edge_part_at(hd_edge_part *out, const heddle_shape *shape, const heddle_mesh *mesh, const hd_levels *levels,
-                     const heddle_layout *from, const heddle_layout *to, int dim, const int *coords);
+                     const hd_edge_parts *parts, const heddle_layout *from, const heddle_layout *to, int dim,
+                     const int *coords);
 /* The same by listing every rank's peers (heddle_reshard_sends): slower, any layout and levels. */
 heddle_status hd_edge_links_listed(hd_edge_cost *out, hd_link_bytes *link, const hd_levels *levels,
                                    const heddle_shape *shape, const heddle_mesh *mesh, const heddle_layout *from,
