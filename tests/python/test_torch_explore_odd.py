@@ -184,6 +184,22 @@ class By(torch.nn.Module):
         return self.function(x, self.table)
 
 
+#: nothing of this happens with the numbers that the model is explored with
+LARGE = {
+    "a threshold": lambda x, _: x + (x > 9).any(1, keepdim=True),
+    "a gate": lambda x, _: torch.where(x[..., :1] > 9, torch.nn.functional.pad(x, (0, 0, 3, 0))[:, :-3], x),
+    "a branch": lambda x, _: x * 2 if x.abs().max() > 9 else x,
+    "its own": lambda x, _: torch.where(x > 9, -x, x),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_what_rows_of_large_numbers_do(name):
+    x = torch.randn(2, 12, 4, generator=torch.Generator().manual_seed(1))
+    seen = ht.explore(Around(By(LARGE[name])), x)["inner"].dims["s"]
+    assert seen.is_free == (name == "its own") and (seen.is_free or "where numbers are large" in seen.why), seen
+
+
 #: of the last row another thing, and what is of every row the same
 ENDS = {
     "a table": lambda x, table: torch.cat([x[:, :-1], x[:, -1:] + table[0]], 1),

@@ -198,10 +198,12 @@ class Probe:
         return torch.where(rows.reshape(shape), x + noise * size, x)
 
     def _seen(self, row: int) -> Tuple[torch.Tensor, bool]:
-        """Which rows of the results are others, and whether anything without the dim is."""
+        """Which rows of the results are others where this one is, and whether anything without the dim is."""
+        return self._others(self.whole, self.run(self._each(self._noisy, row, row + 1)))
+
+    def _others(self, whole: Tensors, out: Tensors) -> Tuple[torch.Tensor, bool]:
         rows, beside = torch.zeros(self.extent, dtype=torch.bool, device="cpu"), False
-        out = self.run(self._each(self._noisy, row, row + 1))
-        for name, y in self.whole.items():
+        for name, y in whole.items():
             differs = _differs(y, out[name], self.least)
             there = holding(self.reading.out.get(name, ()), self.dim)
             if not there:
@@ -235,6 +237,8 @@ class Probe:
 
     def _confirmed(self) -> Finding:
         """No row reaches another one: does the module run on fewer rows, with the same results?"""
+        if self._is_by_size():
+            return Finding("mixes", f"a row of {self.dim} reaches others where numbers are large")
         raised, ends = "", [[(1, self.extent), (0, self.extent - 1)], [(1, self.extent - 1)]]
         for fewer in ends[:1] if self.extent == 2 else ends:
             try:
@@ -246,6 +250,21 @@ class Probe:
             others = f"on fewer rows of {self.dim} its results are others"
             return Finding("free") if is_same else Finding("unknown", others)
         return Finding("unknown", raised)
+
+    def _is_by_size(self) -> bool:
+        """Do rows of large numbers reach others, or others them? So do a threshold that no row was above, and a gate
+        that none had opened."""
+        lo, hi = self.extent // 3, max(2 * self.extent // 3, self.extent // 3 + 1)
+        inside = (torch.arange(self.extent, device="cpu") - lo) // (hi - lo) == 0
+        large, front, back = (self._each(*way) for way in (
+            (_grown, lo, hi), (self._noisy, 0, lo), (self._noisy, hi, self.extent)))
+        try:
+            grown = self.run(large)
+            beside = self.run(lambda name, x: back(name, front(name, large(name, x))))
+        except Exception:  # whatever a model raises: numbers may be places in a table
+            return False
+        return bool((self._others(self.whole, grown)[0] & ~inside).any()
+                    or (self._others(grown, beside)[0] & inside).any())
 
     def _is_anywhere(self, far: int) -> bool:
         """Does a row reach the same ones, so far away at most, where the first row or the last is not there?"""
@@ -306,6 +325,13 @@ class Probe:
         return True
 
     _name = ""
+
+
+def _grown(x: torch.Tensor, at: int, rows: torch.Tensor) -> torch.Tensor:
+    """These rows 32 times as large."""
+    if not x.is_floating_point() and not x.is_complex():
+        return x
+    return torch.where(rows.reshape([-1 if axis == at else 1 for axis in range(x.dim())]), x * 32, x)
 
 
 def _away(seen: Seen) -> List[int]:
