@@ -13,7 +13,9 @@
  * which lives in the state: a replayed graph stays in step.
  *
  * Any block of a launch may wait for a peer whose launch has not begun, and the first one that runs speaks for its
- * rank: so launches that wait for one another must fit on their device together, each whole (`resident`).
+ * rank: so launches that wait for one another must fit on their device together, each whole (`resident`). What waits
+ * keeps others off its processor, and the peer's launch may be behind a kernel that needs it whole: where more than
+ * `most_waiting` blocks would wait, a kernel of one thread is launched in front of them and waits instead.
  */
 #ifndef HD_KERNELS_TABLE_DEVICE_H
 #define HD_KERNELS_TABLE_DEVICE_H
@@ -71,6 +73,7 @@ typedef struct hd_device_meet {
     hd_device_state *peer_state[HD_DEVICE_MAX_PEERS]; /* of those heard, and of the peers of boxes */
     uint64_t place[HD_DEVICE_MAX_PEERS]; /* announced to those heard: where theirs begin, for kernels there */
     uint64_t deadline_ns;                /* of one wait */
+    int most_waiting;                    /* blocks of a launch that may wait for READY; 0: any number */
     const uint64_t *abort_word;          /* pinned; not 0: waits end */
     hd_device_report *report;            /* pinned */
 } hd_device_meet;

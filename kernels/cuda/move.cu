@@ -1,20 +1,15 @@
 /* Boxes between device memories, any dtype, and how ranks meet over them (kernels/table_device.h). */
 #include "kernels/cuda/gate.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/place.h"
+#include "kernels/cuda/vectors.h"
 
 #include <string.h>
 
-enum {
-    IN_FLIGHT = 8 /* vectors of a thread */,
-    LOOK_EVERY = 64 /* polls between looks at the clock */
-};
-
-typedef enum mode { FROM_OWN, FROM_PEER, ZEROS, GATED } mode;
+enum { LOOK_EVERY = 64 /* polls between looks at the clock */ };
 
 typedef struct move_args {
     const hd_list *list;
-    int has_meet;
+    int has_meet, is_met; /* is_met: meet_first has been in front */
     const char *src[HD_DEVICE_MAX_BASES];
     char *dst[HD_DEVICE_MAX_BASES];
     hd_device_meet meet;
@@ -28,61 +23,6 @@ typedef struct block_memory {
     uint32_t may_move;
     char *dst; /* where the box's destination begins */
 } block_memory;
-
-/* Loads of several vectors, then their stores: neighbouring threads have neighbouring vectors. */
-#define COPY_VECTORS(bytes, type, nothing)                                                                             \
-    HD_DEV void copy_##bytes(const hd_list_box *box, char *dst, const char *src, uint32_t first, uint32_t step,        \
-                             int has_few, mode how)                                                                    \
-    {                                                                                                                  \
-        for (uint32_t v = first; v < box->vectors; v += IN_FLIGHT * step) {                                            \
-            type held[IN_FLIGHT];                                                                                      \
-            int64_t to[IN_FLIGHT];                                                                                     \
-            HD_UNROLL                                                                                                  \
-            for (int u = 0; u < IN_FLIGHT; u++) {                                                                      \
-                if (v + u * step < box->vectors) {                                                                     \
-                    hd_place at = hd_place_of(box, v + u * step, has_few);                                             \
-                    to[u] = at.dst;                                                                                    \
-                    held[u] = how == ZEROS       ? nothing                                                             \
-                              : how == FROM_PEER ? hd_load_##bytes(src + at.src)                                       \
-                                                 : hd_load_constant_##bytes(src + at.src);                             \
-                }                                                                                                      \
-            }                                                                                                          \
-            HD_UNROLL                                                                                                  \
-            for (int u = 0; u < IN_FLIGHT; u++) {                                                                      \
-                if (v + u * step < box->vectors) {                                                                     \
-                    hd_store_##bytes(dst + to[u], held[u]);                                                            \
-                }                                                                                                      \
-            }                                                                                                          \
-        }                                                                                                              \
-    }
-
-COPY_VECTORS(16, hd_v16, hd_zero_16())
-COPY_VECTORS(8, uint64_t, 0)
-COPY_VECTORS(4, uint32_t, 0)
-COPY_VECTORS(2, uint16_t, 0)
-COPY_VECTORS(1, uint8_t, 0)
-
-#define COPY_PIECES(bytes, type)                                                                                       \
-    for (uint32_t i = 0; i < box->width_bytes; i += bytes) {                                                           \
-        type held = how == ZEROS ? 0 : hd_load_##bytes(src + at.src + i);                                              \
-        hd_store_##bytes(dst + at.dst + i, held);                                                                      \
-    }
-
-/* Addresses came that are less aligned than the box: each vector in such pieces as both allow. */
-HD_DEV void copy_pieces(const hd_list_box *box, char *dst, const char *src, uint32_t first, uint32_t step, mode how)
-{
-    const uintptr_t bits = (uintptr_t)src | (uintptr_t)dst;
-    for (uint32_t v = first; v < box->vectors; v += step) {
-        hd_place at = hd_place_of(box, v, 0);
-        if (bits % 8 == 0) {
-            COPY_PIECES(8, uint64_t)
-        } else if (bits % 4 == 0) {
-            COPY_PIECES(4, uint32_t)
-        } else {
-            COPY_PIECES(1, uint8_t)
-        }
-    }
-}
 
 HD_DEV void copy_box(const move_args *a, const block_memory *m, int has_few, mode how)
 {
@@ -155,19 +95,26 @@ HD_DEV void tell_ready(const hd_device_meet *meet, uint64_t epoch)
     }
 }
 
-/* 1: this block may move. The first block that comes, whichever it is, speaks for the rank. */
-HD_DEV uint32_t enter(const hd_device_meet *meet, int peer, uint64_t epoch)
+HD_DEV void begin(const hd_device_meet *meet, uint64_t epoch)
 {
+    hd_store_8(&meet->state->begin_ns, hd_timer_ns());
+    if (meet->needs_ready) {
+        tell_ready(meet, epoch);
+    }
+}
+
+/* 1: this block may move. The first block that comes, whichever it is, speaks for the rank. */
+HD_DEV uint32_t enter(const move_args *a, int peer, uint64_t epoch)
+{
+    const hd_device_meet *meet = &a->meet;
     if (hd_load_acquire_system(&meet->state->failure) != 0) {
         return 0;
     }
-    if (hd_count_device(&meet->state->begun, 1) == 0) {
-        hd_store_8(&meet->state->begin_ns, hd_timer_ns());
-        if (meet->needs_ready) {
-            tell_ready(meet, epoch);
-        }
+    if (hd_count_device(&meet->state->begun, 1) == 0 && !a->is_met) {
+        begin(meet, epoch);
     }
-    return peer < 0 || peer == meet->rank || !meet->needs_ready || came(meet, peer, &meet->state->ready[peer], epoch);
+    return a->is_met || peer < 0 || peer == meet->rank || !meet->needs_ready ||
+           came(meet, peer, &meet->state->ready[peer], epoch);
 }
 
 HD_DEV void report_on(const hd_device_meet *meet, const hd_list *list, uint64_t epoch)
@@ -251,7 +198,7 @@ HD_DEV void move_boxes(const move_args *a, block_memory *m, int has_few, mode ho
         }
         if (a->has_meet) {
             epoch = hd_load_8(&a->meet.state->epoch) + 1;
-            m->may_move = enter(&a->meet, peer, epoch);
+            m->may_move = enter(a, peer, epoch);
             if (a->meet.announces && m->may_move && peer >= 0 && peer != a->meet.rank) {
                 m->dst = (char *)(uintptr_t)hd_load_8(&a->meet.state->place[peer]);
             }
@@ -270,6 +217,22 @@ HD_DEV void move_boxes(const move_args *a, block_memory *m, int has_few, mode ho
         hd_sync(); /* all threads have stored */
         if (HD_THREAD == 0) {
             leave(&a->meet, a->list, peer, (int)m->may_move, epoch);
+        }
+    }
+}
+
+/* In front of a launch of which many blocks would wait: one thread does, and the processors are other kernels'. What
+ * did not come is in the state, and the launch falls through. */
+HD_KERNEL(meet_first, move_args, a)
+{
+    const hd_device_meet *meet = &a.meet;
+    if (hd_load_acquire_system(&meet->state->failure) == 0) {
+        const uint64_t epoch = hd_load_8(&meet->state->epoch) + 1;
+        int has_come = 1;
+        begin(meet, epoch);
+        for (int p = 0; p < meet->npeers && has_come; p++) {
+            has_come = p == meet->rank || hd_load_constant_4(&a.list->blocks_of[p]) == 0 ||
+                       came(meet, p, &meet->state->ready[p], epoch);
         }
     }
 }
@@ -312,10 +275,27 @@ static move_args args_of(const hd_device_move *move, int has_src)
     return a;
 }
 
+/* Launches meet_first where that is to wait. */
+static int let_meet(move_args *a, const hd_list *list, void *stream)
+{
+    const hd_device_meet *meet = &a->meet;
+    if (!a->has_meet || meet->needs_ready == 0 || meet->most_waiting == 0 ||
+        list->nblocks - (int)list->blocks_of[meet->rank] <= meet->most_waiting) {
+        return 0;
+    }
+    HD_LAUNCH(meet_first, 1, 1, stream, a);
+    a->is_met = 1;
+    return (int)cudaGetLastError();
+}
+
 #define MOVE(few, any, move, has_src, stream)                                                                          \
     do {                                                                                                               \
         const hd_list *list = (const hd_list *)(move)->list;                                                           \
-        const move_args a = args_of(move, has_src);                                                                    \
+        move_args a = args_of(move, has_src);                                                                          \
+        const int error = let_meet(&a, list, stream);                                                                  \
+        if (error != 0) {                                                                                              \
+            return error;                                                                                              \
+        }                                                                                                              \
         if (list->nloops <= HD_LIST_FEW_LOOPS) {                                                                       \
             HD_LAUNCH(few, list->nblocks, HD_CUDA_THREADS, stream, &a);                                                \
         } else {                                                                                                       \
@@ -337,6 +317,10 @@ int hd_move_push_gated(const hd_device_move *move, const hd_device_gate *gate, v
     }
     move_args a = args_of(move, 1);
     a.gate = hd_gate_args_of(gate);
+    const int error = let_meet(&a, (const hd_list *)move->list, stream);
+    if (error != 0) {
+        return error;
+    }
     const int nblocks = ((const hd_list *)move->list)->nblocks;
     if (gate->rows.dtype == HEDDLE_F32) {
         HD_LAUNCH(push_gated_f32, nblocks, HD_CUDA_THREADS, stream, &a);
@@ -359,14 +343,14 @@ int hd_move_clear(const hd_device_move *move, void *stream)
 }
 
 /* Those that meet come first. */
-enum { KERNELS = 8, MEETING = 7 };
+enum { KERNELS = 9, MEETING = 7 };
 
 static const void *kernel_of(int i)
 {
-    const void *const kernel[KERNELS] = {HD_KERNEL_ADDRESS(push_few),       HD_KERNEL_ADDRESS(push_any),
-                                         HD_KERNEL_ADDRESS(pull_few),       HD_KERNEL_ADDRESS(pull_any),
-                                         HD_KERNEL_ADDRESS(push_gated_f32), HD_KERNEL_ADDRESS(push_gated_bf16),
-                                         HD_KERNEL_ADDRESS(push_gated_f16), HD_KERNEL_ADDRESS(clear_any)};
+    const void *const kernel[KERNELS] = {
+        HD_KERNEL_ADDRESS(push_few),       HD_KERNEL_ADDRESS(push_any),       HD_KERNEL_ADDRESS(pull_few),
+        HD_KERNEL_ADDRESS(pull_any),       HD_KERNEL_ADDRESS(push_gated_f32), HD_KERNEL_ADDRESS(push_gated_bf16),
+        HD_KERNEL_ADDRESS(push_gated_f16), HD_KERNEL_ADDRESS(clear_any),      HD_KERNEL_ADDRESS(meet_first)};
     return kernel[i];
 }
 

@@ -135,29 +135,41 @@ static heddle_status run_main(heddle_comm *comm, void *arg)
     return st;
 }
 
+/* Of a pass: which layer and stage, or that it is done as a whole. */
+static void name_place(char *out, size_t bytes, const run_task *task, run_how how, int step)
+{
+    const int nstages = task->info.nstages * task->info.repeat;
+    heddle_stage_info stage = HEDDLE_EMPTY(heddle_stage_info);
+    if (how != RUN_BY_STEPS) {
+        snprintf(out, bytes, "%s", how == RUN_BY_GRAPH ? "by a graph" : "in one go");
+    } else if (step < nstages && heddle_model_stage(&stage, task->model, step % task->info.nstages) == HEDDLE_OK) {
+        snprintf(out, bytes, "layer %d/%d  %s", step / task->info.nstages + 1, task->info.repeat, stage.name);
+    } else {
+        snprintf(out, bytes, "layer %d/%d  end", task->info.repeat, task->info.repeat);
+    }
+}
+
 /* The stage that rank 0 is in: on a terminal over the one before, elsewhere a line now and then, of long runs only. */
-static void show_step(const run_task *task, int pass, int step)
+static void show_step(const run_task *task, run_how how, int pass, int step)
 {
     enum { QUIET_S = 10 };
     static time_t next; /* by rank 0 alone */
-    const int nstages = task->info.nstages * task->info.repeat, is_terminal = isatty(STDERR_FILENO);
-    heddle_stage_info stage = HEDDLE_EMPTY(heddle_stage_info);
+    const int is_terminal = isatty(STDERR_FILENO);
     struct timespec now = {0};
-    char passes[48] = "";
+    char passes[48] = "", place[128];
     clock_gettime(CLOCK_MONOTONIC, &now);
     next = next == 0 ? now.tv_sec + QUIET_S : next;
     fprintf(stderr, "%s", is_terminal ? "\r\033[K" : "");
-    if (step < 0 || (step < nstages && heddle_model_stage(&stage, task->model, step % task->info.nstages)) ||
-        (!is_terminal && now.tv_sec < next)) {
+    if (step < 0 || (!is_terminal && now.tv_sec < next)) {
         return;
     }
     next = now.tv_sec + QUIET_S;
     if (task->passes > 1) {
         snprintf(passes, sizeof passes, "pass %d/%lld  ", pass + 1, (long long)task->passes);
     }
-    fprintf(stderr, "%s%slayer %d/%d  %s%s", task->is_reference ? "check, on one rank: " : "", passes,
-            (step < nstages ? step : nstages - 1) / task->info.nstages + 1, task->info.repeat,
-            step < nstages ? stage.name : "end", is_terminal ? "" : "\n");
+    name_place(place, sizeof place, task, how, step);
+    fprintf(stderr, "%s%s%s%s", task->is_reference ? "check, on one rank: " : "", passes, place,
+            is_terminal ? "" : "\n");
     fflush(stderr);
 }
 

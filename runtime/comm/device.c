@@ -139,11 +139,32 @@ out:
     return st;
 }
 
-static void describe(heddle_comm *comm, const char *why)
+static int count_devices(const hd_device_place *place, int nranks)
 {
+    int devices = 0;
+    for (int r = 0; r < nranks; r++) {
+        int before = 0;
+        while (before < r && strcmp(place[before].id, place[r].id) != 0) {
+            before++;
+        }
+        devices += before == r;
+    }
+    return devices;
+}
+
+static void describe(heddle_comm *comm, const hd_device_place *place, const char *why)
+{
+    const int devices = count_devices(place, comm->size);
     size_t at = strlen(comm->describe);
-    snprintf(comm->describe + at, sizeof comm->describe - at, "; device %s (%s), wire %s (%s)", comm->device->name,
-             comm->device->describe, wire_names[comm->wire], why);
+    char of[32] = "", by[48] = "";
+    if (devices > 1) {
+        snprintf(of, sizeof of, ", one of %d", devices);
+    }
+    if (comm->sharers.all > 1) {
+        snprintf(by, sizeof by, ", shared by %d ranks", comm->sharers.all);
+    }
+    snprintf(comm->describe + at, sizeof comm->describe - at, "; device %s (%s)%s%s, wire %s (%s)", comm->device->name,
+             comm->device->describe, of, by, wire_names[comm->wire], why);
 }
 
 heddle_status hd_comm_attach(heddle_comm *comm, const char *where, heddle_wire wire, const char *folder,
@@ -168,7 +189,7 @@ heddle_status hd_comm_attach(heddle_comm *comm, const char *where, heddle_wire w
     comm->device = device;
     device->keeps = hd_comm_wire_of(comm)->devices_wait && comm->sharers.any_together;
     device = NULL;
-    describe(comm, why);
+    describe(comm, place, why);
 out:
     hd_free(place);
     hd_device_close(device);

@@ -128,6 +128,15 @@ out:
     return st;
 }
 
+/* Blocks of a launch that may wait. Who shares a device leaves room for the others' kernels, which may want whole
+ * processors: all that waits keeps back one processor in eight at most, where each runs two blocks. */
+static int waiting_blocks(const hd_push *p)
+{
+    enum { OF_BLOCKS = 16 };
+    const int blocks = p->most_blocks / OF_BLOCKS;
+    return p->sharers.all == 1 ? 0 : blocks > 0 ? blocks : 1;
+}
+
 static heddle_status make_meet(hd_push_step *step, hd_push *p, int phase, const told *all)
 {
     hd_device_meet *meet = &step->meet;
@@ -135,6 +144,7 @@ static heddle_status make_meet(hd_push_step *step, hd_push *p, int phase, const 
                              .npeers = p->nranks,
                              .needs_ready = 1, /* what is written may still be read by what the stream has before */
                              .announces = 1,
+                             .most_waiting = waiting_blocks(p),
                              .deadline_ns = (uint64_t)(hd_route_deadline_ns(p->route) - hd_now_ns()),
                              .abort_word = hd_comm_abort_word(p->comm),
                              .report = &p->report[phase]};

@@ -11,6 +11,9 @@
 /* In the place of a step: a graph of the whole way. */
 enum { RUN_REPLAYS = INT_MAX };
 
+/* How a pass is done: with waits behind every step, which are timed; enqueued as a whole; as a captured graph. */
+typedef enum run_how { RUN_BY_STEPS, RUN_IN_ONE_GO, RUN_BY_GRAPH, RUN_HOWS } run_how;
+
 /* What is run. */
 typedef struct run_task run_task;
 struct run_task {
@@ -27,12 +30,10 @@ struct run_task {
                              as many replays of a graph, where the wire admits it. Weights of all layers are kept */
     int is_reference; /* 1: the run on one rank that the others' is compared with */
     int *step_of;     /* [ranks] step each is in, from 1, or RUN_REPLAYS; memory shared by forked ranks; may be NULL */
-    /* Told of every step that rank 0 begins, and of step -1 at the end; NULL: nobody watches. */
-    void (*watch)(const run_task *task, int pass, int step);
+    /* Told of every step that rank 0 begins (by steps; else of step 0 for the pass), and of step -1 at the end; NULL:
+     * nobody watches. */
+    void (*watch)(const run_task *task, run_how how, int pass, int step);
 };
-
-/* How a pass is done: with waits behind every step, which are timed; enqueued as a whole; as a captured graph. */
-typedef enum run_how { RUN_BY_STEPS, RUN_IN_ONE_GO, RUN_BY_GRAPH, RUN_HOWS } run_how;
 
 /* One entered stage on this rank, or the epilogue. All int64_t, so that ranks exchange them as they are. */
 typedef struct run_step {

@@ -138,18 +138,32 @@ static void begin_step(void *ctx, int step, int backward)
                          __ATOMIC_RELAXED);
     }
     if (f->is_watched && f->how == RUN_BY_STEPS) {
-        task->watch(task, f->pass, step);
+        task->watch(task, f->how, f->pass, step);
     }
+}
+
+/* A device without room for the weights of all layers: what asks for them, and what runs fewer. */
+static heddle_status say_layers(const run_pass *f, heddle_status st)
+{
+    const run_task *task = f->task;
+    char why[HEDDLE_LINE_BYTES];
+    if (st != HEDDLE_ERR_NOMEM || !run_is_there(f) || task->info.repeat == 1 || (!task->in_one_go && !task->backward)) {
+        return st;
+    }
+    snprintf(why, sizeof why, "%s", heddle_last_error());
+    return heddle_set_error(st, "%s; for %s the weights of all %d layers lie there, --layers runs fewer", why,
+                            task->backward ? "--backward" : "--passes above 1", task->info.repeat);
 }
 
 static heddle_status make_weights(void *ctx, heddle_block *block, int stage, int repetition)
 {
-    const run_task *task = ((const run_pass *)ctx)->task;
+    const run_pass *f = ctx;
+    const run_task *task = f->task;
     heddle_stage_info info = HEDDLE_EMPTY(heddle_stage_info);
     heddle_status st = heddle_model_stage(&info, task->model, stage);
-    return st != HEDDLE_OK
-               ? st
-               : feed_set_weights(task->feed, block, info.name, repetition, repetition * task->info.nstages + stage);
+    return st != HEDDLE_OK ? st
+                           : say_layers(f, feed_set_weights(task->feed, block, info.name, repetition,
+                                                            repetition * task->info.nstages + stage));
 }
 
 heddle_status run_take_steps(run_step *step, char (*path)[RUN_PATH_BYTES], const run_pass *f, int nsteps, int backward)
@@ -242,7 +256,7 @@ static heddle_status make_executor(run_pass *f, const heddle_schedule *schedule)
     }
     st = st == HEDDLE_OK ? heddle_executor_create(&f->executor, f->comm, schedule, stages, &options) : st;
     free(stages);
-    return st;
+    return say_layers(f, st);
 }
 
 static void release(run_pass *f)
@@ -299,6 +313,9 @@ static heddle_status all_passes(run_result *out, run_pass *f, const heddle_sched
     for (f->how = RUN_BY_STEPS; f->how < f->hows && st == HEDDLE_OK; f->how++) {
         for (f->pass = 0; f->pass < passes && st == HEDDLE_OK; f->pass++) {
             const int is_last = f->pass + 1 == passes && f->how + 1 == f->hows;
+            if (f->is_watched && f->how != RUN_BY_STEPS) {
+                f->task->watch(f->task, f->how, f->pass, 0);
+            }
             st = one_pass(out, f, schedule, is_last ? mesh : NULL);
         }
     }
@@ -343,7 +360,7 @@ heddle_status run_forward(run_result *out, const run_task *task, heddle_comm *co
     st = st == HEDDLE_OK ? all_passes(out, &f, schedule, want_output ? &info.mesh : NULL) : st;
     st = st == HEDDLE_OK ? st : run_give_up(&f, st);
     if (f.is_watched) {
-        task->watch(task, f.pass, -1);
+        task->watch(task, f.how, f.pass, -1);
     }
     st = st == HEDDLE_OK ? run_take_memory(out, &f) : st;
     if (st == HEDDLE_OK && want_output && f.back != NULL) {

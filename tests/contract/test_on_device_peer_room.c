@@ -57,8 +57,25 @@ HD_CASE(launches_fit_the_device)
     }
 }
 
-/* Blocks of both ranks' launches, of 8 MiB a rank; device_blocks: as the option has it. */
-static heddle_status blocks_of(int *most, own_stream *o, int device_blocks)
+typedef struct seen {
+    int most;         /* blocks of the ranks' launches; of rank 0 alone, others: 0 */
+    int64_t launches; /* of this rank */
+} seen;
+
+static int64_t launches_of(const own_stream *o)
+{
+    int64_t calls = 0;
+    const char *name;
+    for (int i = 0; (name = o->sim.calls_by_name(i, &calls)) != NULL; i++) {
+        if (strcmp(name, "cudaLaunchKernel") == 0) {
+            return calls;
+        }
+    }
+    return 0;
+}
+
+/* Of 8 MiB a rank; device_blocks: as the option has it. */
+static heddle_status blocks_of(seen *out, own_stream *o, int device_blocks)
 {
     enum { BYTES = 8 << 20 };
     heddle_status st = HEDDLE_OK;
@@ -77,10 +94,12 @@ static heddle_status blocks_of(int *most, own_stream *o, int device_blocks)
     HD_TRY(heddle_reshard_create_line(&reshard, comm, &line, &options));
     (void)o->sim.most_blocks();
     HD_TRY(heddle_comm_barrier(comm));
+    const int64_t before = launches_of(o);
     HD_TRY(heddle_reshard_execute(reshard, src, dst, o->stream));
+    out->launches = launches_of(o) - before;
     HD_TRY(heddle_reshard_wait(reshard));
     HD_TRY(heddle_comm_barrier(comm));
-    *most = heddle_comm_rank(comm) == 0 ? o->sim.most_blocks() : 0;
+    out->most = heddle_comm_rank(comm) == 0 ? o->sim.most_blocks() : 0;
     st = heddle_comm_barrier(comm);
 out:
     heddle_reshard_destroy(reshard);
@@ -89,12 +108,14 @@ out:
     return st;
 }
 
-/* A launch leaves room: to peers on other devices go 32 blocks, and as many more for what stays. */
+/* A launch leaves room: to peers on other devices go 32 blocks, and as many more for what stays. On a device that is
+ * shared a launch of one thread waits in front of one of which more than 8 blocks would. */
 HD_RANK_CASE(few_blocks_wait, "2 threads cuda:0 peer", "2 threads cuda peer")
 {
     heddle_status st = HEDDLE_OK;
     own_stream o;
-    int chosen = 0, few = 0, many = 0, priority = 0;
+    seen chosen = {0}, few = {0}, many = {0};
+    int priority = 0;
     const int is_first = heddle_comm_rank(comm) == 0, device = heddle_comm_device(comm);
     int devices[2];
     HD_TRY(own_set_up(&o, comm, 0));
@@ -102,7 +123,9 @@ HD_RANK_CASE(few_blocks_wait, "2 threads cuda:0 peer", "2 threads cuda peer")
     HD_TRY(blocks_of(&chosen, &o, 0));
     HD_TRY(blocks_of(&few, &o, 4));
     HD_TRY(blocks_of(&many, &o, 100));
-    CHECK(!is_first || (chosen == (devices[0] == devices[1] ? 132 : 64) && few == 4 && many == 100));
+    const int is_shared = devices[0] == devices[1];
+    CHECK(!is_first || (chosen.most == (is_shared ? 132 : 64) && few.most == 4 && many.most == 100));
+    CHECK(chosen.launches == 1 + is_shared && few.launches == 1 && many.launches == 1 + is_shared);
     CHECK(blocks_of(&few, &o, -1) == HEDDLE_ERR_ARG && says("device_blocks is -1, wanted 0 or more"));
     CHECK(o.sim.priority(o.stream, &priority) == 0 && priority < 0); /* heddle's streams come first */
 out:

@@ -40,10 +40,10 @@ static void fail_a_call(const device_sim *sim, int call)
     sim->fail_at(call, 999);
 }
 
-static void break_a_call(const run_task *task, int pass, int step)
+static void break_a_call(const run_task *task, run_how how, int pass, int step)
 {
     device_sim sim;
-    if (now.fails_at > 0 && pass + 1 == task->passes && step == STEPS && !task->is_reference) {
+    if (now.fails_at > 0 && how == RUN_BY_STEPS && pass + 1 == task->passes && step == STEPS && !task->is_reference) {
         HD_OK(device_sim_get(&sim));
         fail_a_call(&sim, now.fails_at);
     }

@@ -254,7 +254,9 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
     HD_SIM_CALL();
     *total = (size_t)memory_bytes;
-    *available = (size_t)(memory_bytes - hd_sim_device_bytes());
+    hd_sim_lock();
+    *available = (size_t)hd_sim_room(hd_sim_device());
+    hd_sim_unlock();
     return cudaSuccess;
 }
 

@@ -141,13 +141,13 @@ hd_sim_area *hd_sim_find_import(int process, uint64_t offset)
     return NULL;
 }
 
-static int is_room(size_t bytes, int device)
+int64_t hd_sim_room(int device)
 {
-    int64_t used = 0;
+    int64_t room = hd_sim_memory_bytes();
     for (int i = 0; i < nareas; i++) {
-        used += area[i].kind == HD_SIM_DEVICE && area[i].device == device ? (int64_t)area[i].bytes : 0;
+        room -= area[i].kind == HD_SIM_DEVICE && area[i].device == device ? (int64_t)area[i].bytes : 0;
     }
-    return used + (int64_t)bytes <= hd_sim_memory_bytes();
+    return room;
 }
 
 /* Its end lies as near to that of its last page as the alignment lets it. */
@@ -157,7 +157,7 @@ static cudaError_t take(void **out, size_t bytes)
     hd_sim_area a = {.bytes = bytes, .kind = HD_SIM_DEVICE, .device = hd_sim_device()};
     a.is_pooled = atomic_load(&gives_pooled);
     a.page_bytes = (aligned + PAGE - 1) / PAGE * PAGE;
-    a.pages = is_room(bytes, a.device) ? hd_sim_take_pages(a.page_bytes) : NULL;
+    a.pages = (int64_t)bytes <= hd_sim_room(a.device) ? hd_sim_take_pages(a.page_bytes) : NULL;
     if (a.pages == NULL || !hd_sim_map(&a, file, (uint64_t)(a.pages - untouchable))) {
         return cudaErrorMemoryAllocation;
     }

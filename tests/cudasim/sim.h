@@ -89,7 +89,8 @@ void hd_sim_leave_driver(void);
 cudaError_t hd_sim_result(cudaError_t error);
 int hd_sim_is_device(int device);
 int64_t hd_sim_memory_bytes(void);
-int hd_sim_connections(void); /* of every device; 0: one for every stream */
+int64_t hd_sim_room(int device); /* of that, with the lock */
+int hd_sim_connections(void);    /* of every device; 0: one for every stream */
 /* With the lock, both. Where it is asked for: until all is done that devices were given to do. Who enqueues lets those
  * go first that wait so. */
 void hd_sim_wait_to_allocate(void);

@@ -36,6 +36,7 @@ bytes="check: bytes sent = bytes planned for 3 ranks x 13 edges (1555200 bytes)"
 cpu "peer, threads" 0 "$bits" --ranks 3 --device cuda --check --passes 2
 has "$bytes"
 has "blocks on the CPU; switches on cuda:0, cuda:1 by wire peer, copied at both ends: 3888000 bytes of all ranks"
+has "; device cuda:0 (emulated device, sm_90, 4.0 GiB), one of 2, shared by 2 ranks, wire peer (the fastest)"
 cpu "peer, shm" 0 "$bits" --ranks 3 --device cuda:1 --wire peer --transport shm --check
 has "$bytes"
 has "switches on cuda:1 by wire peer, copied at both ends: 3888000 bytes"
@@ -84,6 +85,16 @@ has "blocks and switches on cuda:0, cuda:1 by wire peer, copied to and from host
 ! grep -q "in one go" "$folder/out" || { echo "FAILED: weights of all layers were kept for one pass"; failed=1; }
 there "blocks there, passes" 0 "$bits" --ranks 1 --check --backward --passes 2 --layers 2
 told ", by a graph [0-9.]+ ms \\(median [0-9.]+ ms\\)"
+# Weights of all layers that a device has no room for; of one layer at a time it has.
+HEDDLE_CUDASIM_MEMORY=2 there "weights without room" 1 "for --passes above 1 the weights of all 12 layers lie there, --layers runs fewer" \
+    --ranks 2 --passes 2 --layers 12
+HEDDLE_CUDASIM_MEMORY=2 there "weights without room, back" 1 "for --backward the weights of all 12 layers lie there, --layers runs fewer" \
+    --ranks 2 --backward --layers 12
+HEDDLE_CUDASIM_MEMORY=2 there "weights of a layer at a time" 0 "$bits" --ranks 2 --layers 12 --check
+# What a terminal is told while passes are under way.
+python3 -c 'import pty, sys; pty.spawn(sys.argv[1:])' "$HEDDLE" run "$model" --size t=5,s=14 --layers 1 --device cuda --ranks 2 \
+    --passes 2 </dev/null >"$folder/out" 2>&1
+for place in "pass 2/2  layer 1/1  t.mlp" "pass 1/2  in one go" "pass 2/2  by a graph"; do has "$place"; done
 there "blocks there, a wire that waits" 0 "$bits" --ranks 3 --check --backward --wire host --passes 2
 told ", by no graph: wire host waits on the host"
 HEDDLE_DEVICE_SYNC=events there "blocks there, streams that wait" 0 "$bits" --ranks 2 --check --backward --wire peer --passes 2
@@ -120,5 +131,14 @@ if have_mpi; then
         --hosts 2
     small "several hosts" 0 "$bits" --ranks 2 --layers 1 --device cuda --blocks host --wire host --transport mpi --hosts 2 --check
     has "by wire host"
+    # A rank takes the device of its number on its host.
+    places() { # as says
+        HEDDLE_CUDASIM_DEVICES=4 there "${@:1:3}" --transport mpi --ranks 4 "${@:4}"
+    }
+    places "places, one host" 0 "blocks and switches on cuda:0, cuda:1, cuda:2, cuda:3 by wire peer"
+    has "; device cuda:0 (emulated device, sm_90, 4.0 GiB), one of 4, wire peer (the fastest)"
+    places "places, two hosts" 0 "blocks and switches on cuda:0, cuda:1 by wire host" --hosts 2 --wire host
+    HEDDLE_CUDASIM_DEVICES=1 there "places, one device" 0 "emulated device, sm_90, 4.0 GiB), shared by 2 ranks, wire host" --transport mpi \
+        --ranks 2 --wire host
 fi
 exit $failed
