@@ -164,7 +164,12 @@ int hd_attention_back(const hd_device_attention_back *back, void *stream)
         const hd_attention_args a = hd_back_args_of(back, 1);
         return hd_attention_f32_back(&a, stream);
     }
-    return hd_attention_is_whole(of) ? hd_attention_whole_back(back, stream) : hd_attention_walk_back(back, stream);
+    const int whole = hd_attention_whole_bytes(of);
+    int most = HD_EVERY_SHARED;
+    const int error = whole > most ? hd_most_shared(&most) : 0;
+    return error != 0                   ? error
+           : whole > 0 && whole <= most ? hd_attention_whole_back(back, stream)
+                                        : hd_attention_walk_back(back, stream);
 }
 
 int hd_attention_back_load(void)

@@ -125,8 +125,9 @@ extern "C" {
 /* dk and dv, behind delta. */
 int hd_attention_keys_back(const hd_device_attention_back *back, void *stream);
 int hd_attention_keys_load(void);
-/* All gradients, where a block has room for all queries and keys of a head. */
-int hd_attention_is_whole(const hd_device_attention *of);
+/* All gradients, where a block has room for all queries and keys of a head: what it takes of a block's memory; 0:
+ * there are too many. */
+int hd_attention_whole_bytes(const hd_device_attention *of);
 int hd_attention_whole_back(const hd_device_attention_back *back, void *stream);
 int hd_attention_whole_load(void);
 #ifdef __cplusplus

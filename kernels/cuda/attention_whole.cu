@@ -154,10 +154,18 @@ HD_DEV void whole_back(const hd_attention_args *a, heddle_dtype dtype, int width
     }
 HD_TILE_NARROW_KERNELS(WHOLE_KERNEL, attention_whole_back)
 
-int hd_attention_is_whole(const hd_device_attention *of)
+/* Of a block. */
+static int rows_of(const hd_device_attention *of)
 {
-    return of->nq <= MOST_ROWS && of->nk <= MOST_ROWS && of->d <= hd_tile_narrow_width[2] &&
-           (of->group == 0 ? of->heads == of->kv_heads : of->group == 1);
+    const int longer = (int)(of->nq > of->nk ? of->nq : of->nk);
+    return (longer + (longer == 0) + 15) / 16 * 16;
+}
+
+int hd_attention_whole_bytes(const hd_device_attention *of)
+{
+    const int is_whole = of->nq <= MOST_ROWS && of->nk <= MOST_ROWS && of->d <= hd_tile_narrow_width[2] &&
+                         (of->group == 0 ? of->heads == of->kv_heads : of->group == 1);
+    return is_whole ? BYTES(hd_tile_narrow_width_of(of->d), rows_of(of)) : 0;
 }
 
 int hd_attention_whole_back(const hd_device_attention_back *back, void *stream)
@@ -165,7 +173,7 @@ int hd_attention_whole_back(const hd_device_attention_back *back, void *stream)
     const hd_device_attention *of = &back->of;
     const hd_attention_args a = hd_back_args_of(back, 1);
     const unsigned blocks = hd_attention_blocks(of, 1, of->heads);
-    const int longer = (int)(of->nq > of->nk ? of->nq : of->nk), rows = (longer + (longer == 0) + 15) / 16 * 16;
+    const int rows = rows_of(of);
     if (blocks == 0) {
         return (int)cudaErrorInvalidConfiguration;
     }

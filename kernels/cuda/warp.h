@@ -227,18 +227,33 @@ HD_DEV float hd_group_max(float value, unsigned lanes)
     return value;
 }
 
-/* Of a kernel's address; the runtime's code. */
+/* Memory that every device of compute capability 8.0 or later has for a block. */
+enum { HD_EVERY_SHARED = 99 << 10 };
+
+/* What the device of the calling thread has for a block; the runtime's code. */
+static inline int hd_most_shared(int *bytes)
+{
+    int device = 0;
+    const int error = (int)cudaGetDevice(&device);
+    return error != 0 ? error : (int)cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+}
+
+/* Of a kernel's address. */
 static inline int hd_allow_shared(const void *kernel, int bytes)
 {
     return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
-/* Before its first launch, which would wait for the device; with the memory that a block may have by its launch. */
+/* Before its first launch, which would wait for the device; with the memory that a block may have by its launch. Where
+ * the device has less, launches that want more fail, and the device's other kernels work. */
 static inline int hd_load_kernel(const void *kernel, int shared_bytes)
 {
     struct cudaFuncAttributes attributes;
-    const int error = (int)cudaFuncGetAttributes(&attributes, kernel);
-    return error != 0 || shared_bytes == 0 ? error : hd_allow_shared(kernel, shared_bytes);
+    int error = (int)cudaFuncGetAttributes(&attributes, kernel), most = HD_EVERY_SHARED;
+    if (error == 0 && shared_bytes > most) {
+        error = hd_most_shared(&most);
+    }
+    return error != 0 || shared_bytes == 0 ? error : hd_allow_shared(kernel, shared_bytes < most ? shared_bytes : most);
 }
 
 /* Several without such memory. */

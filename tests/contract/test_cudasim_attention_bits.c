@@ -8,17 +8,19 @@ enum { FIBRES = 6, ARRAYS = 8, Q = 0, K, V, O, D_O, DQ, DK, DV };
 
 typedef int backward(const hd_device_attention_back *back, void *stream);
 
-/* dense [fibres][tokens][heads][d] of q, k, v and d_o in one array each; results o, dq, dk, dv */
+/* dense [fibres][tokens][heads][d] of q, k, v and d_o in one array each, of the queries or keys that are more; results
+ * o, dq, dk, dv */
 static void run(char **out, const hd_device_attention *shape, int64_t fibres, char *const *in, backward *run_back)
 {
     hd_device_attention_back back = {.of = *shape};
     hd_device_attention *of = &back.of;
     hd_device_tokens *const all[ARRAYS] = {&of->q, &of->k, &of->v, &of->o, &back.d_o, &back.dq, &back.dk, &back.dv};
     const int inputs[4] = {Q, K, V, D_O}, outputs[4] = {O, DQ, DK, DV};
-    const int64_t n = fibres * of->nq * of->heads * of->d, row = of->heads * of->d;
+    const int64_t tokens = of->nq > of->nk ? of->nq : of->nk, row = of->heads * of->d, n = fibres * tokens * row;
     of->outer = fibres;
     for (int i = 0; i < ARRAYS; i++) {
-        *all[i] = (hd_device_tokens){sim_array(NULL, of->dtype, n, 0), of->nq * row, 0, row, of->d};
+        *all[i] = (hd_device_tokens){sim_array(NULL, of->dtype, n, 0), tokens * row, 0, row, of->d};
+        OK(cudaMemset(all[i]->data, 0xff, (size_t)n * type_bytes(of->dtype)));
     }
     for (int i = 0; i < 4; i++) {
         OK(cudaMemcpy(all[inputs[i]]->data, in[i], (size_t)n * type_bytes(of->dtype), cudaMemcpyHostToDevice));
@@ -72,30 +74,56 @@ HD_CASE(bits_do_not_depend_on_what_is_beside)
     }
 }
 
-/* Gradients of a block that has all of a head, and those of walks over keys and over queries. */
+/* Gradients as a block's that has all of a head, and as those of walks over keys and over queries: the same bits, by
+ * as many kernels less as `fewer` says. */
+static void check_few(const hd_device_attention *of, int64_t fewer)
+{
+    const int64_t fibres = 2, n = fibres * (of->nq > of->nk ? of->nq : of->nk) * of->heads * of->d;
+    char *x[4], *few[4], *many[4];
+    for (int i = 0; i < 4; i++) {
+        x[i] = random_array(of->dtype, n, 1);
+    }
+    int64_t began = hd_sim_kernels(), of_few, of_many;
+    run(few, of, fibres, x, device->attention_back);
+    of_few = hd_sim_kernels() - began;
+    run(many, of, fibres, x, hd_attention_walk_back);
+    of_many = hd_sim_kernels() - began - of_few;
+    assert_int_equal(of_many - of_few, fewer);
+    for (int i = 0; i < 4; i++) {
+        assert_memory_equal(few[i], many[i], (size_t)n * type_bytes(of->dtype));
+        free(few[i]);
+        free(many[i]);
+        free(x[i]);
+    }
+}
+
 HD_CASE(few_tokens_have_the_bits_of_many)
 {
+    const int64_t lengths[][2] = {{128, 128}, {127, 1}, {1, 128}, {0, 17}, {17, 0}, {113, 127}};
+    const int edges = (int)(sizeof lengths / sizeof lengths[0]);
     begin();
-    for (int round = 0; round < hd_rounds(8); round++) {
+    for (int round = 0; round < hd_rounds(edges + 6); round++) {
         hd_device_attention of = {.dtype = float_types[1 + round % 2], .inner = 1, .heads = 2, .kv_heads = 2};
         of.d = round % 4 < 2 ? 72 : 8 * between(1, 9);
         of.scale = 1.0f / sqrtf((float)of.d);
-        of.nq = of.nk = round == 0 ? 128 : between(1, 70);
+        of.nq = round < edges ? lengths[round][0] : between(1, 70);
+        of.nk = round < edges ? lengths[round][1] : between(1, 70);
         of.diagonal = round % 3 == 0 ? of.nk : between(-3, of.nk - 1);
-        const size_t bytes = (size_t)(2 * of.nq * 2 * of.d) * type_bytes(of.dtype);
-        char *x[4], *few[4], *many[4];
-        for (int i = 0; i < 4; i++) {
-            x[i] = random_array(of.dtype, 2 * of.nq * 2 * of.d, 1);
-        }
-        run(few, &of, 2, x, device->attention_back);
-        run(many, &of, 2, x, hd_attention_walk_back);
-        for (int i = 0; i < 4; i++) {
-            assert_memory_equal(few[i], many[i], bytes);
-            free(few[i]);
-            free(many[i]);
-            free(x[i]);
-        }
+        check_few(&of, of.nq == 0 ? 0 : of.nk == 0 ? 1 : 2);
     }
+}
+
+/* Of compute capability 8.6, 8.9 or 12: all kernels are loaded, and what wants more memory takes it in turns. */
+HD_CASE(few_tokens_on_a_device_of_99_kib)
+{
+    hd_sim_set_shared(99 << 10);
+    begin();
+    hd_device_attention of = {.dtype = HEDDLE_BF16, .inner = 1, .heads = 1, .kv_heads = 1, .d = 72, .scale = 0.1f};
+    of.nq = of.nk = of.diagonal = 128;
+    check_few(&of, 0);
+    of.nq = of.nk = of.diagonal = 112;
+    check_few(&of, 2);
+    hd_sim_set_shared(227 << 10);
 }
 
 /* o of the last `nq` queries of `q`, of one fibre and head, and of all keys. */

@@ -67,6 +67,8 @@ HD_SIM_EXPORT int64_t hd_sim_kernels(void);
 /* Processors of every device from now on (132), with room for two blocks of any kernel each. Blocks run all the same.
  */
 HD_SIM_EXPORT void hd_sim_set_processors(int n);
+/* Memory that a block may have on every device from now on (227 KiB). */
+HD_SIM_EXPORT void hd_sim_set_shared(int bytes);
 /* From now on one kernel runs at a time, of all streams and devices, as under tools that look into kernels. */
 HD_SIM_EXPORT void hd_sim_set_serial(int is_serial);
 /* From now on the blocks of a launch run from the last one to the first, and the threads of each likewise: what depends

@@ -237,6 +237,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int dev
     case cudaDevAttrUnifiedAddressing:
         *value = 1;
         return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        *value = hd_sim_most_shared();
+        return cudaSuccess;
     case cudaDevAttrL2CacheSize:
         *value = 1 << 20;
         return cudaSuccess;

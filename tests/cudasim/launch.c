@@ -65,7 +65,18 @@ static struct {
 } allowed[HD_SIM_MAX_KERNELS];
 static int nallowed;
 
-enum { EVERY_KERNEL_MAY = 48 << 10, MOST_SHARED = 227 << 10 /* as on an H100 */ };
+enum { EVERY_KERNEL_MAY = 48 << 10 };
+static _Atomic int most_shared = 227 << 10; /* as on an H100 */
+
+void hd_sim_set_shared(int bytes)
+{
+    atomic_store(&most_shared, bytes);
+}
+
+int hd_sim_most_shared(void)
+{
+    return atomic_load(&most_shared);
+}
 
 /* With the lock; of dynamic memory. */
 static int *allowed_to(hd_sim_body body)
@@ -85,7 +96,7 @@ static int may_have(hd_sim_body body, unsigned shared_bytes)
 {
     hd_sim_lock();
     const int *most = allowed_to(body);
-    int may = most != NULL && shared_bytes <= (unsigned)*most;
+    int may = most != NULL && shared_bytes <= (unsigned)*most && shared_bytes <= (unsigned)atomic_load(&most_shared);
     hd_sim_unlock();
     return may;
 }
@@ -94,7 +105,8 @@ cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute wh
 {
     HD_SIM_CALL();
     cudaError_t error = cudaErrorInvalidValue;
-    if (function != NULL && what == cudaFuncAttributeMaxDynamicSharedMemorySize && value >= 0 && value <= MOST_SHARED) {
+    if (function != NULL && what == cudaFuncAttributeMaxDynamicSharedMemorySize && value >= 0 &&
+        value <= atomic_load(&most_shared)) {
         hd_sim_lock();
         int *most = allowed_to((hd_sim_body)(uintptr_t)function);
         if (most != NULL) {

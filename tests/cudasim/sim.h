@@ -88,6 +88,7 @@ void hd_sim_leave_driver(void);
 /* Remembers it for cudaGetLastError. */
 cudaError_t hd_sim_result(cudaError_t error);
 int hd_sim_is_device(int device);
+int hd_sim_most_shared(void); /* bytes */
 int64_t hd_sim_memory_bytes(void);
 int64_t hd_sim_room(int device); /* of that, with the lock */
 int hd_sim_connections(void);    /* of every device; 0: one for every stream */
