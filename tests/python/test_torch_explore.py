@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+from explore_kit import in_folder, seeded  # noqa: F401
 from ranks import limit_s
 
 import heddle
@@ -215,7 +216,6 @@ def test_what_is_refused():
 
 
 def test_the_model_file_is_read_by_the_planner(tmp_path):
-    torch.manual_seed(0)
     found = ht.explore(Known([(Attention, "hw"), (Attention, "f"), (Mlp, "f")]), torch.randn(2, 3, 7, 10, 12))
     path = tmp_path / "found.yaml"
     path.write_text(found.to_yaml())
@@ -228,7 +228,7 @@ def test_the_model_file_is_read_by_the_planner(tmp_path):
     assert schedule.stages[0].layout == "f@sp" and schedule.stages[1].layout != "f@sp", schedule.stages
 
 
-def test_the_command(tmp_path, monkeypatch, capsys):
+def test_the_command(tmp_path, in_folder, capsys):
     (tmp_path / "mine.py").write_text("""
 import torch
 
@@ -262,8 +262,6 @@ def failing():
     raise KeyError("weights")
 """)
     (tmp_path / "broken.py").write_text("1 / 0\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
     for words, code, said in ((["mine:made"], 0, "0 (Linear): free b s"),
                               (["mine:single"], 0, "0 (Linear): free b s"),
                               (["mine:listed"], 2, "returned a Sequential and a list, wanted a model and its"),
@@ -289,12 +287,10 @@ def failing():
     assert run.returncode == 2 and "heddle explore: 'mine:nothing'" in run.stderr, run.stderr
 
 
-def test_the_command_plans_and_proves(tmp_path, monkeypatch, capsys):
+def test_the_command_plans_and_proves(tmp_path, in_folder, capsys):
     (tmp_path / "planned.py").write_text(
         "import torch\nfrom test_torch_prove import made\n\ndef linear():\n    return torch.nn.Linear(3, 3), "
         "(torch.randn(2, 7, 3),)\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
     for words, code, said in ((["planned:made", "--plan", "[sp=3]"], 0, "switch to w@sp"),
                               (["planned:made", "--prove", "2"], 0, "2 ranks are as one"),
                               (["planned:made", "--plan", "[sp"], 2, "heddle explore: "),
@@ -321,10 +317,8 @@ class Balanced(html.parser.HTMLParser):
         self.text.append(data)
 
 
-def test_the_page_and_the_bar(tmp_path, monkeypatch, capsys):
+def test_the_page_and_the_bar(tmp_path, monkeypatch, in_folder, capsys):
     (tmp_path / "paged.py").write_text("from test_torch_prove import made\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(["paged:made", "--prove", "2", "--html", "page.html"]) == 0
     seen = Balanced()

@@ -2,6 +2,7 @@
 tables and masks beside rows that are cut along one dim."""
 import pytest
 import torch
+from explore_kit import seeded  # noqa: F401
 from test_torch_explore_models import WIDTH, Attention, Joint, Mlp, projected, together
 from test_torch_prove import Block, made
 
@@ -25,7 +26,6 @@ class Sharing(torch.nn.Module):
 
 
 def test_a_module_that_is_called_with_other_axes():
-    torch.manual_seed(0)
     model, given = Sharing(), dict(x=torch.randn(2, 11, WIDTH), word=torch.randn(2, WIDTH))
     found = ht.explore(model, **given)
     assert found["act"].given == {"input": "b _"} and found["act"].later == ["input 'b s _'"], found["act"]
@@ -63,7 +63,6 @@ def ended_in_products():
     (ended, "auto", ["s@sp/ulysses"] * 2 + ["s@sp/local"] * 2),
     (ended, "gather-kv", ["s@sp/gather-kv"] * 2 + ["s@sp/local"] * 2)))
 def test_a_plan_is_again_that_of_its_schedule(made, method, wanted):
-    torch.manual_seed(0)
     model, given = made()
     found = ht.explore(model, **given)
     plan = found.plan(model, "[sp=3]", method=method)
@@ -97,7 +96,6 @@ class Nearby(torch.nn.Module):
 
 
 def test_a_schedule_with_halos_and_sums_is_followed_or_refused():
-    torch.manual_seed(0)
     model, given = Nearby(), dict(x=torch.randn(2, 11, WIDTH))
     found = ht.explore(model, **given)
     for method in ("ulysses", "ring"):
@@ -122,7 +120,6 @@ def test_a_schedule_with_halos_and_sums_is_followed_or_refused():
 
 
 def test_a_schedule_that_is_not_of_the_model():
-    torch.manual_seed(0)
     for other, mine, words in (
             (together, projected, "has no stage 'texts.0', which Projected has"),
             (made, ended, "has no stage 'layers.0', which Ended has"),
@@ -145,7 +142,6 @@ def _shown(made):
                                          (dict(sizes="q=3"), "has no dim 'q'"),
                                          (dict(sizes="c=16,"), "sizes end with a comma")))
 def test_what_the_planner_does_not_know_is_refused(asked, words):
-    torch.manual_seed(0)
     for model, given in (projected(), made(), ended()):
         with pytest.raises(heddle.ArgumentError) as error:
             ht.explore(model, **given).plan(model, "[sp=3]", **asked)
@@ -153,7 +149,6 @@ def test_what_the_planner_does_not_know_is_refused(asked, words):
 
 
 def test_a_stage_that_is_whole_around_its_attention():
-    torch.manual_seed(0)
     model, given = ended()
     found = ht.explore(model, **given)
     steps = {"layers.*.attention": (Split("x", "b s _", "s"), Attend("s"), Gather("output", "b s _", "s"))}
@@ -216,7 +211,6 @@ class Band(torch.nn.Module):
 
 
 def test_a_table_by_channels_is_cut_along_one_dim():
-    torch.manual_seed(0)
     model, given = Placed(), dict(x=torch.randn(2, 15, WIDTH), turns=torch.randn(15, 8))
     found = ht.explore(model, **given)
     assert found["layers.0"].given == {"x": "b s _", "turns": "s s"}, found["layers.0"]
@@ -227,7 +221,6 @@ def test_a_table_by_channels_is_cut_along_one_dim():
 
 
 def test_rows_beside_a_mask_of_all_rows_are_whole():
-    torch.manual_seed(0)
     model, given = Band(), dict(x=torch.randn(2, 23, WIDTH))
     found = ht.explore(model, **given)
     assert found["layers.0"].dims["s"].kind == "halo" and found["layers.0"].given["mask"] == "s s", found.table()
@@ -260,7 +253,6 @@ class Pictures(torch.nn.Module):
 
 
 def test_a_schedule_says_what_it_does_not_count():
-    torch.manual_seed(0)
     model, given = Pictures(), dict(x=torch.randn(2, 11, WIDTH), text=torch.randn(2, 6, WIDTH))
     plan = ht.explore(model, **given).plan(model, "[sp=3]")
     assert [stage.layout for stage in plan.schedule.stages] == ["s@sp"] * 2 and "rows of l and s are cut" in plan.why

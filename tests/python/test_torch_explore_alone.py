@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from explore_kit import seeded  # noqa: F401
 
 import heddle
 import heddle.torch as ht
@@ -189,7 +190,6 @@ class Filled(torch.nn.Module):
 
 @pytest.mark.parametrize("kind", (State, Slotted))
 def test_an_empty_object_is_filled_by_nobody_and_hides_no_mean(kind):
-    torch.manual_seed(0)
     model, state = Filled(), kind()
     found = ht.explore(model, torch.randn(2, 7, WIDTH), state)
     assert not hasattr(state, "mean") and found["blocks.0"].dims["s"].kind == "reduction", found.table()

@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 import torch
+from explore_kit import seeded  # noqa: F401
 from ranks import fork
 from test_torch import COMMON
 from test_torch_explore_models import WIDTH, Joint, Mlp
@@ -47,7 +48,6 @@ def centred(x, y):
 
 @pytest.mark.parametrize("between", (gated, shifted, first, centred))
 def test_each_stage_is_cut_by_itself_where_code_between_wants_the_whole(between):
-    torch.manual_seed(0)
     model, x = Between(between), torch.randn(2, 13, 5)
     plan = ht.explore(model, x).plan(model, "[sp=3]")
     assert "s is cut in each stage by itself; 2 by Attend" in plan.why, str(plan)
@@ -109,7 +109,6 @@ class Fronted(torch.nn.Module):
 
 
 def test_neighbours_of_rows_beside_others_are_no_halo():
-    torch.manual_seed(0)
     model, x = Fronted(), torch.randn(2, 11, 5)
     found = ht.explore(model, x)
     assert found["layers.0"].dims["s"].kind == "halo" and found["layers.0"].given == {"x": "b (3 + s) _"}
@@ -179,7 +178,6 @@ class Kept(torch.nn.Module):
 
 
 def test_modules_by_name_are_stages_and_a_dataclass_is_a_result():
-    torch.manual_seed(0)
     model, given = Kept(), dict(x=torch.randn(2, 13, 5))
     found = ht.explore(model, **given)
     assert [stage.name for stage in found.stages()] == [
@@ -191,7 +189,6 @@ def test_modules_by_name_are_stages_and_a_dataclass_is_a_result():
 
 
 def test_a_sequential_of_blocks_has_stages_and_one_of_layers_has_none():
-    torch.manual_seed(0)
     first, last = torch.nn.Linear(5, WIDTH), torch.nn.Sequential(torch.nn.Linear(WIDTH, 8), torch.nn.Linear(8, 5))
     blocks = torch.nn.Sequential(*(torch.nn.TransformerEncoderLayer(WIDTH, 2, 24, batch_first=True) for _ in range(2)))
     for model, width, names in ((blocks, WIDTH, ["0", "1"]),

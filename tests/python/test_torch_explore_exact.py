@@ -6,6 +6,7 @@ import functools
 import pytest
 import torch
 import torch.nn.functional as F
+from explore_kit import seeded  # noqa: F401
 
 import heddle.torch as ht
 from heddle.torch import Attend, Gather, Split
@@ -73,7 +74,6 @@ def explored(model, x):
 
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
 def test_half_precision_is_explored_and_proved_as_float32_is(dtype):
-    torch.manual_seed(0)
     model, x = Layers(Layer(), Layer()), torch.randn(2, 12, WIDTH)
     single, wanted = explored(model, x)
     whole = single.plan(model, "[sp=2]")
@@ -99,7 +99,6 @@ def test_half_precision_is_explored_and_proved_as_float32_is(dtype):
 
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16))
 def test_a_table_in_half_precision_makes_no_model_of_half_precision(dtype):
-    torch.manual_seed(0)
     model, x = Layers(Layer(), Layer()), torch.randn(2, 12, WIDTH)
     single = ht.explore(model, x)
     whole = single.plan(model, "[sp=2]")
@@ -132,7 +131,6 @@ def test_weights_as_training_begins_hide_no_numbers_of_rows():
 
 def test_layers_without_norms_are_proved_by_their_own_weights():
     """Scaled, what they return is twice as large layer by layer, and so is what roundings make of it."""
-    torch.manual_seed(0)
     model, x = Layers(*(Layer() for _ in range(20))), torch.randn(2, 12, WIDTH)
     for p in model.parameters():
         if p.dim() > 1:
@@ -198,7 +196,6 @@ class Tabled(torch.nn.Module):
 
 @pytest.mark.parametrize("layer", (Around, Beside))
 def test_neighbours_sums_and_words_beside_are_no_numbers_of_its_own(layer):
-    torch.manual_seed(0)
     found = ht.explore(Tabled(layer()), torch.randn(2, 12, WIDTH), torch.randn(2, 5, WIDTH))
     assert len(found.flow.attentions) == 1 and not any(each.alone for each in found.modules.values()), str(found)
 
@@ -216,14 +213,12 @@ class OfFrames(Frames, Turning):
 
 @pytest.mark.parametrize("attend", (Frames, OfFrames))
 def test_as_many_frames_as_rows_are_no_numbers_of_rows(attend):
-    torch.manual_seed(0)
     found = ht.explore(Layers(Layer(attend), Layer(attend)), torch.randn(2, 12, 12, WIDTH))
     wanted = ["layers.0.attend", "layers.1.attend"] if attend is OfFrames else []
     assert [each.name for each in found.modules.values() if each.alone] == wanted, found.table()
 
 
 def test_attention_that_numbers_its_rows_is_cut_along_another_dim():
-    torch.manual_seed(0)
     model, x = Layers(Layer(OfFrames), Layer(OfFrames)), torch.randn(2, 7, 12, WIDTH)
     found = ht.explore(model, x)
     assert [each.name for each in found.modules.values() if each.alone] == ["layers.0.attend", "layers.1.attend"]
@@ -259,7 +254,6 @@ class Casting(Attending):
 
 @pytest.mark.parametrize("attend", (Entered, Decorated))
 def test_autocast_within_a_model_is_off_while_it_is_compared(attend):
-    torch.manual_seed(0)
     model, x = Layers(*(Layer(attend) for _ in range(2))), torch.randn(2, 37, WIDTH)
     wanted, enter = model(x), torch.autocast.__enter__
     plan = ht.explore(model, x).plan(model, "[sp=3]")
@@ -273,7 +267,6 @@ def test_autocast_within_a_model_is_off_while_it_is_compared(attend):
 
 
 def test_a_model_that_casts_by_itself_is_said_to_round():
-    torch.manual_seed(0)
     model, x = Layers(*(Layer(Casting) for _ in range(2))), torch.randn(2, 37, WIDTH)
     plan = {"layers.0": Split("x", "b s _", "s"), "layers.*.attend": Attend("s"),
             "last": Gather("output", "b s _", "s")}
@@ -296,7 +289,6 @@ class HalfAlone(torch.nn.Module):
 
 
 def test_a_model_of_half_precision_alone_is_explored_as_it_is():
-    torch.manual_seed(0)
     model, x = Layers(HalfAlone(), HalfAlone()).bfloat16(), torch.randn(2, 12, WIDTH).bfloat16()
     found, kinds = explored(model, x)
     assert kinds["layers.0"]["s"] == kinds["layers.1"]["s"] == "causal", found.table()
@@ -357,7 +349,6 @@ class Taps(torch.nn.Module):
     (Gated, "causal", 0), (Ema, "causal", 0), (Rnn, "causal", 0), (Alibi, "mixes", 0),
     (lambda: Taps(True), "causal", 4), (lambda: Taps(False), "halo", 2)))
 def test_a_halo_ends_and_a_decay_does_not(kind, wanted, rows):
-    torch.manual_seed(0)
     seen = ht.explore(torch.nn.Sequential(kind(), torch.nn.Linear(4, 4)), torch.randn(2, 48, 4))["0"].dims["s"]
     assert (seen.kind, seen.rows, seen.is_near) == (wanted, rows, rows > 0), seen.why
 
@@ -422,7 +413,6 @@ class Cached(torch.nn.Module):
 
 @pytest.mark.parametrize("is_ours", (False, True))
 def test_a_cache_among_the_arguments_does_not_grow(is_ours):
-    torch.manual_seed(0)
     model, x, keys = Cached(), torch.randn(2, 8, 4), Keys()
     named = {"keys": keys} if is_ours else {}
     before = copy.deepcopy(model.state_dict())

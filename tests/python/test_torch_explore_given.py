@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy
 import pytest
 import torch
+from explore_kit import seeded  # noqa: F401
 
 import heddle
 import heddle.torch as ht
@@ -117,7 +118,6 @@ CACHES = {
 
 @pytest.mark.parametrize("name", CACHES)
 def test_a_cache_of_the_caller_does_not_grow(name):
-    torch.manual_seed(0)
     model, cache = Model(), CACHES[name]()
     more = cache.more
     found = ht.explore(model, torch.randn(2, 5, WIDTH), cache)
@@ -176,7 +176,6 @@ HOLDERS = {
 
 @pytest.mark.parametrize("at", HOLDERS)
 def test_containers_of_tensors_are_not_tables(at):
-    torch.manual_seed(0)
     x, y = torch.randn(2, 5, WIDTH), torch.randn(2, 5, WIDTH)
     for made in HOLDERS[at]:
         given = made([y]) if made in (list, tuple, collections.UserList) else made(y)
@@ -219,7 +218,6 @@ def numbers():
 @pytest.mark.parametrize("end", (lambda x: None, lambda x: "words", Data, lambda x: {"a": [x, (x, Data(x))]},
                                  lambda x: float(x.sum()), lambda x: x[:, :0], lambda x: (y for y in x)))
 def test_results_of_any_kind(end):
-    torch.manual_seed(0)
     model, x = Ending(end), torch.randn(2, 5, WIDTH)
     before = numbers()
     found = ht.explore(model, x)
@@ -245,7 +243,6 @@ def wide():
     torch.no_grad, torch.enable_grad, torch.inference_mode, deterministic, wide, lambda: torch.device("meta"),
     lambda: torch.autocast("cpu", torch.bfloat16), lambda: torch.autocast("cpu", torch.float16)))
 def test_whatever_the_program_has_set(around):
-    torch.manual_seed(0)
     model, x = Ending(), torch.randn(2, 5, WIDTH)
     model.blocks[1].eval()
     hooked = []

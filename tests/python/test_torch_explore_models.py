@@ -5,6 +5,7 @@ import pathlib
 import pytest
 import torch
 import torch.nn.functional as F
+from explore_kit import seeded  # noqa: F401
 from ranks import fork
 from test_torch import COMMON
 
@@ -411,7 +412,6 @@ def test_positions_vary_with_their_rows():
 
 
 def test_a_plan_along_one_dim_has_a_schedule():
-    torch.manual_seed(0)
     model, given = convolved()
     found = ht.explore(model, **given)
     plan = found.plan(model, "[sp=3]")
@@ -423,7 +423,6 @@ def test_a_plan_along_one_dim_has_a_schedule():
 
 @pytest.mark.parametrize("made", WANTED)
 def test_found_planned_and_proved(made):
-    torch.manual_seed(0)
     model, given = made()
     found = ht.explore(model, **given)
     plan = found.plan(model, "[sp=3]")
@@ -444,7 +443,6 @@ def test_found_planned_and_proved(made):
     (language_in_products, "", "; the planner has no schedule of it: stage 'layers.0' cannot run as "
                                "'layers.0=s@sp/local': local wants dim 's' whole, it is sharded over 3 ranks")))
 def test_a_plan_along_one_dim_has_a_schedule_or_says_why_not(made, layout, why):
-    torch.manual_seed(0)
     model, given = made()
     plan = ht.explore(model, **given).plan(model, "[sp=3]")
     assert plan.proof and plan.why.endswith(why) and ("the planner has no schedule" in plan.why) == bool(why), plan.why
@@ -458,7 +456,6 @@ def test_a_plan_along_one_dim_has_a_schedule_or_says_why_not(made, layout, why):
 @pytest.mark.parametrize("made,words", ((projected, "rows of (l + s) are cut as one dim from 'layers.0' on"),
                                         (near, "Attend('s'")))
 def test_lists_that_mix_nothing_and_masks_of_all_rows(made, words):
-    torch.manual_seed(0)
     model, given = made()
     plan = ht.explore(model, **given).plan(model, "[sp=3]")
     assert words in str(plan) and "'mask'" not in str(plan), str(plan)
@@ -469,7 +466,6 @@ def test_lists_that_mix_nothing_and_masks_of_all_rows(made, words):
 @pytest.mark.parametrize("made", (projected, together))
 @pytest.mark.parametrize("method", ("ulysses", "ring", "gather-kv"))
 def test_rows_in_one_axis_attend_by_the_method_that_is_asked_for(made, method):
-    torch.manual_seed(0)
     model, given = made()
     plan = ht.explore(model, **given).plan(model, "[sp=3]", method=method)
     assert f"from 'layers.0' on, {method} of 4 heads" in plan.why and f"method='{method}'" in str(plan), str(plan)
@@ -477,7 +473,6 @@ def test_rows_in_one_axis_attend_by_the_method_that_is_asked_for(made, method):
 
 
 def test_channels_as_many_as_the_rows_of_text_and_picture_are_no_rows():
-    torch.manual_seed(0)
     model, given = streams()
     plan = ht.explore(model, **given).plan(model, "[sp=3]")
     assert Split("turns", "l+s _", ("l", "s")) in dict(plan.steps)["blocks.0"], str(plan)
@@ -492,7 +487,6 @@ def test_pairs_are_axes_as_long_as_each_other():
 
 
 def test_windows_are_cut_between_one_another():
-    torch.manual_seed(0)
     model, given = Windows(), dict(x=torch.randn(1, 3, 8, 12))
     plan = ht.explore(model, **given).plan(model, "[sp=2]")
     assert "w is cut all the way; 1 by Halo" in plan.why, str(plan)
@@ -559,14 +553,12 @@ class Around(torch.nn.Module):
 
 
 def test_rows_that_go_round_blocks_which_mix_nothing():
-    torch.manual_seed(0)
     model = Around()
     plan = ht.explore(model, torch.randn(2, 13, WIDTH)).plan(model, "[sp=2]")
     assert plan.proof and not any(isinstance(step, Gather) for name, step in plan.apart() if name), str(plan)
 
 
 def test_a_dim_that_nothing_mixes_is_cut_rather_than_one_of_neighbours():
-    torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Conv2d(WIDTH, WIDTH, (3, 1), padding=(1, 0)) for _ in range(2)))
     plan = ht.explore(model, torch.randn(2, WIDTH, 9, 7)).plan(model, "[sp=2]")
     assert plan.proof and "w is cut all the way; nothing mixes it" in plan.why, str(plan)

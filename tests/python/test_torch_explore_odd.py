@@ -4,6 +4,7 @@ import copy
 import numpy
 import pytest
 import torch
+from explore_kit import seeded  # noqa: F401
 
 import heddle
 import heddle.torch as ht
@@ -362,7 +363,6 @@ def test_several_devices_and_meta():
 
 @pytest.mark.parametrize("dtype", (torch.float64, torch.float32, torch.bfloat16))
 def test_dtypes(dtype):
-    torch.manual_seed(0)
     model, x = Shifted().to(dtype), torch.randn(2, 7, 8, dtype=dtype)
     found = ht.explore(model, x)
     assert found["linear"].free == ("b", "s") and found["attend"].mixed == ("s",), found.table()
@@ -394,7 +394,6 @@ FORMS = (*(lambda x, dtype=dtype: x.to(dtype) for dtype in (torch.float8_e4m3fn,
 
 @pytest.mark.parametrize("form", FORMS)
 def test_weights_in_8_bits_and_sparse_ones(form):
-    torch.manual_seed(0)
     model, x = Around(Kept(form(torch.randn(4, 4)))), torch.randn(2, 7, 4)
     wanted = model(x)
     found = ht.explore(model, x)

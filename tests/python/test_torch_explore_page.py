@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 import torch
+from explore_kit import in_folder  # noqa: F401
 from ranks import limit_s
 from test_torch_prove import made
 
@@ -77,10 +78,8 @@ def shown(folder, page):
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium (Debian: chromium)")
 @pytest.mark.parametrize("name,code,kinds", (("hinted", 0, {"free", "halo", "mixes", "reduction"}),
                                              ("refused", 2, {"free", "mixes"}), ("big", 0, {"free", "halo", "mixes"})))
-def test_the_page_in_a_browser(tmp_path, monkeypatch, name, code, kinds):
+def test_the_page_in_a_browser(tmp_path, in_folder, name, code, kinds):
     (tmp_path / "browsed.py").write_text(MODELS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
     assert main([f"browsed:{name}", "--prove", "3", "--html", "page.html"]) == code
     seen = shown(tmp_path, (tmp_path / "page.html").read_text())
     assert seen["wide"] <= 1200 and seen["cut"] == [], seen
@@ -91,19 +90,15 @@ def test_the_page_in_a_browser(tmp_path, monkeypatch, name, code, kinds):
     assert name != "hinted" or at["0 Conv2d"] > at["blocks.0 Sequential"] == at["blocks.1 Sequential"], at
 
 
-def test_a_model_without_a_plan_has_its_page(tmp_path, monkeypatch, capsys):
+def test_a_model_without_a_plan_has_its_page(tmp_path, in_folder, capsys):
     (tmp_path / "unplanned.py").write_text(MODELS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
     assert main(["unplanned:refused", "--plan", "[sp=2]", "--html", "page.html"]) == 2
     page, said = (tmp_path / "page.html").read_text(), capsys.readouterr().err
     assert "No plan" in page and "no module of a list of modules" in page and "no module of a list" in said
 
 
-def test_what_cannot_be_written_or_planned_is_refused_before_the_model_is_made(tmp_path, monkeypatch, capsys):
+def test_what_is_in_vain_is_refused_before_the_model_is_made(tmp_path, monkeypatch, in_folder, capsys):
     (tmp_path / "unwritten.py").write_text("def made():\n    raise SystemExit(0)\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     for words, said in (
             (["--html", "none/page.html", "--output", "x.yaml"], "--html 'none/page.html': there is no folder 'none'"),
@@ -122,10 +117,8 @@ def test_what_cannot_be_written_or_planned_is_refused_before_the_model_is_made(t
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_disk_that_is_full(tmp_path, monkeypatch, capsys):
+def test_a_disk_that_is_full(tmp_path, in_folder, capsys):
     (tmp_path / "filling.py").write_text(MODELS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
     assert main(["filling:hinted", "--output", "/dev/full"]) == 2
     assert capsys.readouterr().err == "heddle explore: '/dev/full': No space left on device\n"
 

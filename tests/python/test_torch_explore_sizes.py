@@ -4,6 +4,7 @@ import heddle.torch as ht
 import pytest
 import torch
 import torch.nn.functional as F
+from explore_kit import seeded  # noqa: F401
 from heddle.torch import Attend, Extent, Gather, Halo, Split, Switch, Total
 
 WIDTH = 16
@@ -124,7 +125,6 @@ class WithAngles(Rows):
 
 
 def test_rows_of_neighbours_are_fewer_bytes_than_the_whole():
-    torch.manual_seed(0)
     model, x = WithAngles(Convolved(), Turned()).eval(), torch.randn(2, 48, WIDTH)
     plan = ht.explore(model, x).plan(model, "[sp=4]")
     steps = plan.apart()
@@ -194,7 +194,6 @@ class Picture(torch.nn.Module):
 
 
 def test_a_module_that_gets_the_whole_is_told_the_whole_extent():
-    torch.manual_seed(0)
     model, x = Picture().eval(), torch.randn(2, 3, 16, 24)
     plan = ht.explore(model, x).plan(model, "[sp=4]")
     steps = plan.apart()
@@ -246,7 +245,6 @@ class Sized(torch.nn.Module):
     (lambda: Sized(False, True), None, ("blocks.1", Total("size.0", "h"))),
     (lambda: Sized(False, first=Patches()), None, ("first", Extent("output.1.0", "h")))])
 def test_numbers_in_tuples_are_those_of_ranks(model, size, step):
-    torch.manual_seed(0)
     model = model()
     given = dict(x=torch.randn(1, WIDTH, 9, 7), **({"size": size} if size else {}))
     plan = ht.explore(model, **given).plan(model, "[sp=2]")
@@ -259,7 +257,6 @@ def test_numbers_in_tuples_are_those_of_ranks(model, size, step):
      "h=18,w=35", 18, 35, "w"), (lambda: Sized(False, first=Patches()), "s=252", 18, 14, "h")])
 def test_bytes_are_those_of_the_extents_that_are_asked_for(model, sizes, h, w, dim):
     """A row of neighbours has all columns, so of more columns than rows it is columns that are cut."""
-    torch.manual_seed(0)
     model = model()
     found = ht.explore(model, torch.randn(1, WIDTH, 9, 7))
     assert "h is cut all the way" in found.plan(model, "[sp=2]").why
@@ -304,7 +301,6 @@ def framewise():
     (framewise, (WIDTH, 3, 11, 7), 2, "f=1,w=64", "w is cut all the way; 1 by Halo"),
     (Framed, (3, WIDTH, 11, 7), 4, "", "f is cut all the way; nothing mixes it")])
 def test_a_dim_that_nothing_mixes_is_cut_if_every_rank_gets_rows(model, shape, size, sizes, why):
-    torch.manual_seed(0)
     model = model()
     plan = ht.explore(model, torch.randn(2, *shape)).plan(model, f"[sp={size}]", sizes=sizes)
     assert plan.proof and why in plan.why, str(plan)
@@ -369,7 +365,6 @@ def test_rows_that_are_chosen_by_their_values_are_no_neighbours(seed):
 
 
 def test_rows_that_are_farther_with_other_numbers_are_no_neighbours():
-    torch.manual_seed(0)
     x = torch.randn(8, 18, WIDTH)
     x[..., 0] = -0.1
     found = ht.explore(torch.nn.Sequential(Behind(), torch.nn.Linear(WIDTH, WIDTH)), x)["0"].dims["s"]
@@ -404,7 +399,6 @@ class Weighing(torch.nn.Module):
 
 
 def test_weights_of_attention_have_gradients_and_ranks_without_rows_none():
-    torch.manual_seed(0)
     model, x = Weighing(), torch.randn(5, 7, WIDTH)  # [t, s, c]
     plan = [("attend", (Split("query", "t s c", "t"), Split("key", "t s c", "t"), Split("value", "t s c", "t"),
                         Gather("output.0", "t s c", "t"), Gather("output.1", "t s _", "t")))]
@@ -429,13 +423,11 @@ class Long(torch.nn.Module):
 
 
 def test_a_length_of_the_configuration_wants_the_whole():
-    torch.manual_seed(0)
     found = ht.explore(torch.nn.Sequential(Long(11), torch.nn.Linear(WIDTH, WIDTH)), torch.randn(2, 11, WIDTH))
     assert "s" not in found["0"].free and found["0"].dims["s"].kind in ("unknown", "mixes"), found.table()
 
 
 def test_attention_that_returns_its_weights_is_switched():
-    torch.manual_seed(0)
     model, x = torch.nn.Sequential(Axial(), Axial()), torch.randn(2, 5, 7, WIDTH)
     plan = ht.explore(model, x, dims={"input": "b t s c"}).plan(model, "[sp=3]")
     steps = dict(plan.steps)

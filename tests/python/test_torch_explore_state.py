@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._ops import DispatchKey, HigherOrderOperator
+from explore_kit import seeded  # noqa: F401
 
 import heddle
 import heddle.torch as ht
@@ -209,7 +210,6 @@ STATES = {
 
 @pytest.mark.parametrize("name", STATES)
 def test_what_a_module_keeps(name):
-    torch.manual_seed(0)
     state = STATES[name]()
     model = Model((Written if isinstance(state, str) else Attending)(state))
     model.blocks[0].qkv.eval()
@@ -234,7 +234,6 @@ class Merging(Attending):
 
 
 def test_weights_that_a_mode_merges():
-    torch.manual_seed(0)
     model = Model(Merging(None))
     before = shown(model)
     ht.explore(model, torch.randn(2, 5, WIDTH))
@@ -244,7 +243,6 @@ def test_weights_that_a_mode_merges():
 @pytest.mark.parametrize("block", [lambda: Merging(None), lambda: Written("a parameter of a module in it")],
                          ids=["a mode", "a forward"])
 def test_copies_of_a_proof_leave_the_model_its_weights(block):
-    torch.manual_seed(0)
     model, x = Model(block()), torch.randn(2, 5, WIDTH)
     plan = {"": (ht.Split("x", "b s _", "s"), ht.Gather("output", "b s _", "s")), "blocks.0": ht.Attend("s", "ulysses")}
     before = shown(model)
