@@ -199,11 +199,8 @@ void hd_device_close(hd_device *device)
         hd_free(lent->at);
         hd_free(lent);
     }
-    while (device != NULL && device->buffers != NULL) {
-        free_first(device, &device->buffers);
-    }
-    while (device != NULL && device->kept != NULL) {
-        free_first(device, &device->kept);
+    while (device != NULL && (device->buffers != NULL || device->kept != NULL)) {
+        free_first(device, device->buffers != NULL ? &device->buffers : &device->kept);
     }
     hd_free(device);
 }
@@ -231,11 +228,8 @@ heddle_status hd_device_stray(hd_stray *out, hd_device *device, heddle_space spa
         const unsigned at = atomic_fetch_add_explicit(&device->nseen, 1, memory_order_relaxed) % HD_DEVICE_SEEN;
         atomic_store_explicit(&device->seen[at], memory, memory_order_relaxed);
     }
-    if (space == HEDDLE_SPACE_DEVICE && !is_own) {
-        *out = found == HEDDLE_SPACE_HOST ? HD_STRAY_HOST : HD_STRAY_DEVICE;
-    } else {
-        *out = space == HEDDLE_SPACE_HOST && found == HEDDLE_SPACE_DEVICE ? HD_STRAY_DEVICE : HD_STRAY_NOT;
-    }
+    const int is_stray = space == HEDDLE_SPACE_DEVICE ? !is_own : found == HEDDLE_SPACE_DEVICE;
+    *out = !is_stray ? HD_STRAY_NOT : found == HEDDLE_SPACE_HOST ? HD_STRAY_HOST : HD_STRAY_DEVICE;
     return st;
 }
 
