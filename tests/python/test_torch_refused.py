@@ -192,6 +192,10 @@ model, rows = Two(), [torch.arange(30.).view(5, 6) + n for n in range(3)]
 ht.parallelize(model, {"": [Split("more", "s c", "s"), Gather("output.1", "s c", "s")]}, comm)
 pair = model(*rows[:2], more=rows[2])
 assert type(pair) is Two.Pair and torch.equal(pair.a, rows[0]) and torch.equal(pair.b, rows[2])
+model = Two()
+ht.parallelize(model, {"": [Split("more.*", "s c", "s"), Gather("output.1.*", "s c", "s")]}, comm)
+pair = model(rows[0], more=Two.Pair(*rows[1:]))
+assert type(pair.b) is Two.Pair and all(map(torch.equal, pair.b, rows[1:]))
 print("ok")
 """, 2)
 

@@ -154,14 +154,13 @@ class _Step:
             other = copy.copy(value)
             object.__setattr__(other, path[0], self._changed(getattr(value, path[0]), path[1:], apply, what))
             return other
-        at = int(path[0]) if path[0].isdecimal() else -1
-        if isinstance(value, (tuple, list)) and path[0] == "*":
-            return type(value)([self._changed(part, path[1:], apply, what) for part in value])
-        if not isinstance(value, (tuple, list)) or not 0 <= at < len(value):
+        at, is_all = int(path[0]) if path[0].isdecimal() else -1, path[0] == "*"
+        if not isinstance(value, (tuple, list)) or not (is_all or 0 <= at < len(value)):
             of = f"of {len(value)}" if isinstance(value, (tuple, list)) else "and no tuple"
             raise ArgumentError(f"{self._at(what)}: '{what}' wants place {path[0]} of a tuple, there is a "
                                 f"{type(value).__name__} {of}")
-        parts = [*value[:at], self._changed(value[at], path[1:], apply, what), *value[at + 1:]]
+        parts = [self._changed(part, path[1:], apply, what) if is_all or i == at else part
+                 for i, part in enumerate(value)]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
 
     def _in_mapping(self, value: Any, path: Tuple[str, ...], apply: Apply, what: str) -> Any:
