@@ -14,6 +14,8 @@ typedef struct hd_sim_thread {
 typedef void (*hd_sim_body)(const void *args);
 
 const hd_sim_thread *hd_sim_self(void);
+/* Ends the program when the block has more. */
+void hd_sim_have_threads(const char *name, unsigned most);
 void hd_sim_sync(void);
 void hd_sim_nap(void);
 /* The block's memory of that place in the source. */
@@ -38,7 +40,14 @@ uint64_t hd_sim_time_ns(void);
         name##_of(*(const args_type *)args_);                                                                          \
     }                                                                                                                  \
     static void name##_of(const args_type args)
-#define HD_KERNEL_BESIDE(name, args_type, args, threads, blocks) HD_KERNEL(name, args_type, args)
+#define HD_KERNEL_BESIDE(name, args_type, args, threads, blocks)                                                       \
+    static void name##_within(args_type args);                                                                         \
+    HD_KERNEL(name, args_type, name##_args)                                                                            \
+    {                                                                                                                  \
+        hd_sim_have_threads(#name, threads);                                                                           \
+        name##_within(name##_args);                                                                                    \
+    }                                                                                                                  \
+    static void name##_within(const args_type args)
 #define HD_LAUNCH(name, blocks, threads, stream, args)                                                                 \
     hd_sim_launch(#name, name, (unsigned)(blocks), (unsigned)(threads), (cudaStream_t)(stream), (args), sizeof *(args))
 #define HD_KERNEL_ADDRESS(name) ((const void *)(uintptr_t)(name))

@@ -118,6 +118,13 @@ cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute wh
     return hd_sim_result(error);
 }
 
+void hd_sim_have_threads(const char *name, unsigned most)
+{
+    if (hd_sim_self()->threads > most) {
+        hd_sim_die("%s has %u threads a block, of %u at most", name, hd_sim_self()->threads, most);
+    }
+}
+
 void hd_sim_launch(const char *name, hd_sim_body body, unsigned blocks, unsigned threads, cudaStream_t stream,
                    const void *args, uint64_t bytes)
 {
