@@ -277,3 +277,13 @@ HD_RANK_CASE(a_rank_without_memory_is_known_before, "3 threads")
     calibrate_free(&result);
     return heddle_comm_barrier(comm); /* which nothing has spoilt */
 }
+
+/* A short run goes through no more than 16 MiB between a block's times, whatever caches hold. */
+HD_RANK_CASE(a_short_run_needs_no_memory_for_large_caches, "1 threads")
+{
+    const calibrate_options options = {.seconds = 0.1, .cache_bytes = INT64_MAX / 2};
+    calibrate_result result;
+    const heddle_status st = calibrate_measure(&result, comm, &options);
+    calibrate_free(&result);
+    return st;
+}
