@@ -42,15 +42,16 @@ def call(*command, **given):
 
 def build(tmp_path):
     """As far from the sources as the build folder, and of one architecture of GPUs as that: with its build type, where
-    there is ccache, it takes what is compiled already."""
+    there is ccache, it takes what is compiled already. pip of Debian 12 has no -C."""
     folder, environment = BUILD.with_name(BUILD.name + "-wheel"), dict(os.environ)
     if shutil.which("ccache"):
         environment.update(CMAKE_C_COMPILER_LAUNCHER="ccache", CCACHE_BASEDIR=str(SOURCE), CCACHE_NOHASHDIR="1",
                            CC="cc")  # by the name that CMake calls it; else it is what Python was compiled by
     shutil.rmtree(folder, ignore_errors=True)
     call(sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "wheel", SOURCE,
-         "--no-build-isolation", "--no-deps", "-w", tmp_path, f"-Cbuild-dir={folder}",
-         "-Ccmake.build-type=RelWithDebInfo", "-Ccmake.define.CMAKE_CUDA_ARCHITECTURES=90-real", env=environment)
+         "--no-build-isolation", "--no-deps", "-w", tmp_path, f"--config-settings=build-dir={folder}",
+         "--config-settings=cmake.build-type=RelWithDebInfo",
+         "--config-settings=cmake.define.CMAKE_CUDA_ARCHITECTURES=90-real", env=environment)
     shutil.rmtree(folder)
     (wheel,) = tmp_path.glob("heddle-*.whl")
     return wheel
