@@ -284,7 +284,7 @@ int hd_attention_forward(const hd_device_attention *of, void *stream)
     if (blocks == 0) {
         return (int)cudaErrorInvalidConfiguration;
     }
-    const int wanted = pass == MOST_KEYS ? hd_tile_narrow_width_of(of->d) : hd_tile_width_of(of->d);
+    const int wanted = hd_tile_width_of(pass == MOST_KEYS ? hd_tile_narrow_width : hd_tile_width, of->d);
 #define LAUNCH(name, type, width)                                                                                      \
     HD_TILE_LAUNCH_CASE(name, &a, blocks, threads, bytes_of(pass, width, rows, of->nk), stream, wanted, type, width)
     if (pass == 32) {
@@ -301,17 +301,17 @@ int hd_attention_forward(const hd_device_attention *of, void *stream)
 
 int hd_attention_load(void)
 {
-    const void *const kernel[] = {HD_TILE_ADDRESSES(attention), HD_TILE_ADDRESSES(attention_few32),
-                                  HD_TILE_ADDRESSES(attention_few64)};
+    const void *const kernel[] = {HD_TILE_ADDRESSES(attention) HD_TILE_ADDRESSES(attention_few32)
+                                      HD_TILE_ADDRESSES(attention_few64)};
     const void *const narrow[] = {HD_TILE_NARROW_ADDRESSES(attention_few128)};
     const int n = (int)(sizeof kernel / sizeof kernel[0]);
     int error = 0;
     for (int i = 0; i < n && error == 0; i++) {
         const int pass = i / 8 * 32;
-        error = hd_load_kernel(kernel[i], bytes_of(pass, hd_tile_width[i % 4], pass == 0 ? 128 : 64, INT32_MAX));
+        error = hd_load_kernel(kernel[i], bytes_of(pass, hd_tile_width[i / 2 % 4], pass == 0 ? 128 : 64, INT32_MAX));
     }
     for (int i = 0; i < 6 && error == 0; i++) {
-        error = hd_load_kernel(narrow[i], bytes_of(MOST_KEYS, hd_tile_narrow_width[i % 3], 64, MOST_KEYS));
+        error = hd_load_kernel(narrow[i], bytes_of(MOST_KEYS, hd_tile_narrow_width[i / 2], 64, MOST_KEYS));
     }
     return error != 0 ? error : hd_attention_f32_load();
 }

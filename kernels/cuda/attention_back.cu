@@ -15,10 +15,7 @@ HD_DEV void row_dots(const hd_attention_args *a, heddle_dtype dtype)
         const char *d_o = hd_tokens_at(&a->d_o, &p, p.head, dtype) + query * a->d_o.token * 2;
         const hd_lane_piece x = hd_piece_load(o, at, a->d - at, dtype, 1);
         const hd_lane_piece y = hd_piece_load(d_o, at, a->d - at, dtype, 1);
-        HD_UNROLL
-        for (int i = 0; i < 8; i++) {
-            sum = hd_fma(hd_piece_get(&x, i, dtype), hd_piece_get(&y, i, dtype), sum);
-        }
+        sum = hd_add_dot(sum, &x, &y, dtype);
     }
     sum = hd_group_sum(sum, 8);
     if (HD_LANE % 8 == 0 && query < a->nq) {
@@ -130,7 +127,7 @@ static int launch_delta(const hd_device_attention_back *back, void *stream)
 
 #define LAUNCH(name, type, width)                                                                                      \
     HD_TILE_LAUNCH_CASE(name, &a, blocks, threads, hd_back_bytes(width, rows, has_turns), stream,                      \
-                        hd_tile_width_of(a.d), type, width)
+                        hd_tile_width_of(hd_tile_width, a.d), type, width)
 
 static int launch_dq(const hd_device_attention_back *back, void *stream)
 {
@@ -174,12 +171,12 @@ int hd_attention_back(const hd_device_attention_back *back, void *stream)
 
 int hd_attention_back_load(void)
 {
-    const void *const kernel[] = {HD_TILE_ADDRESSES(attention_dq), HD_KERNEL_ADDRESS(attention_delta_bf16),
+    const void *const kernel[] = {HD_TILE_ADDRESSES(attention_dq) HD_KERNEL_ADDRESS(attention_delta_bf16),
                                   HD_KERNEL_ADDRESS(attention_delta_f16)};
     const int n = (int)(sizeof kernel / sizeof kernel[0]);
     int error = 0;
     for (int i = 0; i < n && error == 0; i++) {
-        error = hd_load_kernel(kernel[i], i < n - 2 ? hd_back_bytes(hd_tile_width[i % 4], HD_TILE_ROWS, 1) : 0);
+        error = hd_load_kernel(kernel[i], i < n - 2 ? hd_back_bytes(hd_tile_width[i / 2], HD_TILE_ROWS, 1) : 0);
     }
     error = error == 0 ? hd_attention_keys_load() : error;
     error = error == 0 ? hd_attention_whole_load() : error;

@@ -23,6 +23,16 @@ HD_DEV float hd_level_of(const hd_attention_args *a, int64_t row)
     return hd_fma(top, a->scale_log2, hd_float_load(a->of.stats + 2 * row + 1));
 }
 
+/* sum and what a piece of o and of d_o add to delta. */
+HD_DEV float hd_add_dot(float sum, const hd_lane_piece *o, const hd_lane_piece *d_o, heddle_dtype dtype)
+{
+    HD_UNROLL
+    for (int i = 0; i < 8; i++) {
+        sum = hd_fma(hd_piece_get(o, i, dtype), hd_piece_get(d_o, i, dtype), sum);
+    }
+    return sum;
+}
+
 HD_DEV hd_known_query hd_known_of(const hd_attention_args *a, const hd_attention_part *p, uint32_t head, int32_t query)
 {
     hd_known_query k = {0, 0};

@@ -209,7 +209,7 @@ size_t hd_attention_back_bytes(const hd_device_attention *of)
 
 #define LAUNCH(name, type, width)                                                                                      \
     HD_TILE_LAUNCH_CASE(name, &a, blocks, threads, hd_back_bytes(width, rows, has_turns) + KNOWN_BYTES, stream,        \
-                        hd_tile_width_of(a.d), type, width)
+                        hd_tile_width_of(hd_tile_width, a.d), type, width)
 
 static int launch_dkv(const hd_device_attention_back *back, void *stream)
 {
@@ -250,13 +250,13 @@ int hd_attention_keys_back(const hd_device_attention_back *back, void *stream)
 
 int hd_attention_keys_load(void)
 {
-    const void *const kernel[] = {HD_TILE_ADDRESSES(attention_dkv), HD_KERNEL_ADDRESS(attention_add_chunks_bf16),
+    const void *const kernel[] = {HD_TILE_ADDRESSES(attention_dkv) HD_KERNEL_ADDRESS(attention_add_chunks_bf16),
                                   HD_KERNEL_ADDRESS(attention_add_chunks_f16)};
     const int n = (int)(sizeof kernel / sizeof kernel[0]);
     int error = 0;
     for (int i = 0; i < n && error == 0; i++) {
         error = hd_load_kernel(kernel[i],
-                               i < n - 2 ? hd_back_bytes(hd_tile_width[i % 4], HD_TILE_ROWS, 1) + KNOWN_BYTES : 0);
+                               i < n - 2 ? hd_back_bytes(hd_tile_width[i / 2], HD_TILE_ROWS, 1) + KNOWN_BYTES : 0);
     }
     return error;
 }

@@ -61,10 +61,7 @@ HD_DEV void know_all(const whole *w, const hd_attention_args *a, const hd_attent
         for (int j = 0; j < 2; j++) {
             if (at + j * 64 < a->d) {
                 memcpy(&d_o, w->d_o + row * HD_TILE_STRIDE(width) + at + j * 64, sizeof d_o);
-                HD_UNROLL
-                for (int e = 0; e < 8; e++) {
-                    known.delta = hd_fma(hd_piece_get(&o[i][j], e, dtype), hd_piece_get(&d_o, e, dtype), known.delta);
-                }
+                known.delta = hd_add_dot(known.delta, &o[i][j], &d_o, dtype);
             }
         }
         known.delta = hd_group_sum(known.delta, 8);
@@ -165,7 +162,7 @@ int hd_attention_whole_bytes(const hd_device_attention *of)
 {
     const int is_whole = of->nq <= MOST_ROWS && of->nk <= MOST_ROWS && of->d <= hd_tile_narrow_width[2] &&
                          (of->group == 0 ? of->heads == of->kv_heads : of->group == 1);
-    return is_whole ? BYTES(hd_tile_narrow_width_of(of->d), rows_of(of)) : 0;
+    return is_whole ? BYTES(hd_tile_width_of(hd_tile_narrow_width, of->d), rows_of(of)) : 0;
 }
 
 int hd_attention_whole_back(const hd_device_attention_back *back, void *stream)
@@ -178,8 +175,8 @@ int hd_attention_whole_back(const hd_device_attention_back *back, void *stream)
         return (int)cudaErrorInvalidConfiguration;
     }
 #define LAUNCH(name, type, width)                                                                                      \
-    HD_TILE_LAUNCH_CASE(name, &a, blocks, 2 * rows, BYTES(width, rows), stream, hd_tile_narrow_width_of(a.d), type,    \
-                        width)
+    HD_TILE_LAUNCH_CASE(name, &a, blocks, 2 * rows, BYTES(width, rows), stream,                                        \
+                        hd_tile_width_of(hd_tile_narrow_width, a.d), type, width)
     HD_TILE_NARROW_KERNELS(LAUNCH, attention_whole_back)
     return (int)cudaGetLastError();
 }
@@ -189,7 +186,7 @@ int hd_attention_whole_load(void)
     const void *const kernel[] = {HD_TILE_NARROW_ADDRESSES(attention_whole_back)};
     int error = 0;
     for (int i = 0; i < 6 && error == 0; i++) {
-        error = hd_load_kernel(kernel[i], BYTES(hd_tile_narrow_width[i % 3], MOST_ROWS));
+        error = hd_load_kernel(kernel[i], BYTES(hd_tile_narrow_width[i / 2], MOST_ROWS));
     }
     return error;
 }

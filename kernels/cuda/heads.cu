@@ -4,37 +4,13 @@
 #include "kernels/cuda/heads.h"
 #include "kernels/cuda/kernels.h"
 
-typedef struct rotate_args {
-    hd_heads_args of;
-    char *dst;
-    const char *src;
-    int64_t farther; /* elements that a row of dst lies behind the one before, beyond those of src */
-} rotate_args;
-
 enum { MOST_TOGETHER = 2 };
 
 /* Vectors that lanes have at a time: those of f32 would take too many registers. */
 #define TOGETHER(dtype) ((dtype) == HEDDLE_F32 ? 1 : MOST_TOGETHER)
 
-/* Piece m of a vector, and what it is multiplied and turned by. */
-HD_DEV void rotate_piece(char *to, const hd_lane_piece *p, const float *weight, const float *turn, float inverse,
-                         int32_t at, int32_t left, heddle_dtype dtype, int is_whole)
-{
-    const int per = hd_piece_elems(dtype);
-    float value[HD_PIECE_MOST];
-    HD_UNROLL
-    for (int i = 0; i < per; i++) {
-        value[i] = hd_piece_get(p, i, dtype);
-        value[i] = weight != 0 ? hd_mul(hd_mul(value[i], inverse), weight[i]) : value[i];
-    }
-    if (turn != 0) {
-        hd_heads_turn(value, turn, per, 0);
-    }
-    hd_values_store(to, value, at, left - at, per, dtype, is_whole);
-}
-
 /* What it has is constant where it is called of whole pieces. */
-HD_DEV void rotate_unit(const rotate_args *a, const float *weights, const hd_heads_place *place, int has_weight,
+HD_DEV void rotate_unit(const hd_heads_rotation *a, const float *weights, const hd_heads_place *place, int has_weight,
                         int has_angles, heddle_dtype dtype, int is_whole)
 {
     const int per = hd_piece_elems(dtype);
@@ -64,15 +40,15 @@ HD_DEV void rotate_unit(const rotate_args *a, const float *weights, const hd_hea
             HD_UNROLL
             for (int j = 0; j < TOGETHER(dtype); j++) {
                 if (j < place->vectors) {
-                    rotate_piece(to + j * vector, &p[j][m], has_weight ? weight : 0, has_angles ? turn : 0,
-                                 has_weight ? inverse[j] : 1.0f, at, place->left, dtype, is_whole);
+                    hd_heads_rotate(to + j * vector, &p[j][m], has_weight ? weight : 0, has_angles ? turn : 0,
+                                    has_weight ? inverse[j] : 1.0f, at, place->left, dtype, is_whole);
                 }
             }
         }
     }
 }
 
-HD_DEV void rotate_vectors(const rotate_args *a, heddle_dtype dtype, int is_whole)
+HD_DEV void rotate_vectors(const hd_heads_rotation *a, heddle_dtype dtype, int is_whole)
 {
     const hd_heads_set set = hd_heads_set_of(&a->of);
     const uint32_t unit = set.block * HD_HEADS_OF_BLOCK + HD_THREAD / HD_HEADS_LANES;
@@ -90,7 +66,7 @@ HD_DEV void rotate_vectors(const rotate_args *a, heddle_dtype dtype, int is_whol
 }
 
 #define ROTATE_KERNEL(name, dtype)                                                                                     \
-    HD_KERNEL(name, rotate_args, a)                                                                                    \
+    HD_KERNEL(name, hd_heads_rotation, a)                                                                              \
     {                                                                                                                  \
         HD_ROWS_EITHER(a.of, rotate_vectors, &a, dtype);                                                               \
     }
@@ -102,11 +78,11 @@ int hd_heads_norm_rotate(const hd_device_heads *of, void *dst, const void *src, 
         return (int)cudaErrorInvalidValue;
     }
     const unsigned blocks = hd_heads_blocks(of, TOGETHER(of->dtype));
-    rotate_args a = {hd_heads_of(of, dst, TOGETHER(of->dtype), blocks), (char *)dst, (const char *)src,
-                     of->to_stride > 0 ? of->to_stride - of->row_stride : 0};
+    hd_heads_rotation a = {hd_heads_of(of, dst, TOGETHER(of->dtype), blocks), (char *)dst, (const char *)src,
+                           of->to_stride > 0 ? of->to_stride - of->row_stride : 0};
     a.of.is_whole = a.of.is_whole && hd_is_aligned(src) && a.farther % 8 == 0;
     if (hd_heads_are_pairs(of, &a.of)) {
-        return hd_heads_pairs_rotate(of, &a.of, dst, src, stream);
+        return hd_heads_pairs_rotate(of, &a, stream);
     }
     HD_ROWS_LAUNCH_OF(norm_rotate, of->dtype, hd_heads_sets(of) * blocks, &a, stream);
 }

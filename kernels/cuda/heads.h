@@ -31,6 +31,13 @@ typedef struct hd_heads_args {
     uint32_t blocks; /* of a set: those of the second come behind those of the first */
 } hd_heads_args;
 
+typedef struct hd_heads_rotation {
+    hd_heads_args of;
+    char *dst;
+    const char *src;
+    int64_t farther; /* elements that a row of dst lies behind the one before, beyond those of src */
+} hd_heads_rotation;
+
 /* What a block has: vectors of one set, as the only ones of its launch would be. */
 typedef struct hd_heads_set {
     int which;
@@ -111,20 +118,24 @@ HD_DEV float hd_heads_sum(float *of, heddle_dtype dtype)
     return hd_group_sum(of[0], HD_HEADS_LANES);
 }
 
+HD_DEV float hd_heads_squares(const hd_lane_piece *x, heddle_dtype dtype)
+{
+    float sum = 0;
+    HD_UNROLL
+    for (int i = 0; i < hd_piece_elems(dtype); i++) {
+        const float value = hd_piece_get(x, i, dtype);
+        sum = hd_fma(value, value, sum);
+    }
+    return sum;
+}
+
 /* 1 / deviation of a vector from 0. */
 HD_DEV float hd_heads_inverse(const hd_heads_args *of, const hd_lane_piece *x, int32_t left, heddle_dtype dtype)
 {
     float squares[HD_HEADS_MOST_PIECES];
     HD_UNROLL
     for (int m = 0; m < hd_heads_pieces(dtype); m++) {
-        squares[m] = 0;
-        if (m * hd_heads_step(dtype) < left) {
-            HD_UNROLL
-            for (int i = 0; i < hd_piece_elems(dtype); i++) {
-                const float value = hd_piece_get(&x[m], i, dtype);
-                squares[m] = hd_fma(value, value, squares[m]);
-            }
-        }
+        squares[m] = m * hd_heads_step(dtype) < left ? hd_heads_squares(&x[m], dtype) : 0;
     }
     return hd_rsqrt(hd_fma(hd_heads_sum(squares, dtype), of->inverse_d, HD_ROWS_EPSILON));
 }
@@ -138,6 +149,23 @@ HD_DEV void hd_heads_turn(float *value, const float *turn, int per, int is_back)
         value[i] = hd_fma(a, c, -hd_mul(b, s));
         value[i + 1] = hd_fma(a, s, hd_mul(b, c));
     }
+}
+
+/* A piece of a vector becomes one of the result: by weight and inverse deviation, turned; NULL: by none. */
+HD_DEV void hd_heads_rotate(char *to, const hd_lane_piece *p, const float *weight, const float *turn, float inverse,
+                            int32_t at, int32_t left, heddle_dtype dtype, int is_whole)
+{
+    const int per = hd_piece_elems(dtype);
+    float value[HD_PIECE_MOST];
+    HD_UNROLL
+    for (int i = 0; i < per; i++) {
+        value[i] = hd_piece_get(p, i, dtype);
+        value[i] = weight != 0 ? hd_mul(hd_mul(value[i], inverse), weight[i]) : value[i];
+    }
+    if (turn != 0) {
+        hd_heads_turn(value, turn, per, 0);
+    }
+    hd_values_store(to, value, at, left - at, per, dtype, is_whole);
 }
 
 static inline int hd_heads_are_right(const hd_device_heads *of)
@@ -188,8 +216,7 @@ extern "C" {
 #endif
 /* heads_pair.cu: where whole pieces of 16 bits of an even number of heads of q and of k turn. */
 int hd_heads_are_pairs(const hd_device_heads *of, const hd_heads_args *a);
-int hd_heads_pairs_rotate(const hd_device_heads *of, const hd_heads_args *heads, void *dst, const void *src,
-                          void *stream);
+int hd_heads_pairs_rotate(const hd_device_heads *of, const hd_heads_rotation *rotation, void *stream);
 int hd_heads_pairs_load(void);
 #ifdef __cplusplus
 }

@@ -7,10 +7,7 @@
 enum { TOGETHER = 2, PIECES = 2 * TOGETHER /* of a thread */, MOST_THREADS = 256, FEW_THREADS = 144 };
 
 typedef struct pair_args {
-    hd_heads_args of;
-    char *dst;
-    const char *src;
-    int64_t farther; /* as heads.cu has it */
+    hd_heads_rotation as;
     uint32_t rows, rows_of_block;
     hd_divisor of_row, of_head; /* threads */
 } pair_args;
@@ -38,19 +35,13 @@ HD_DEV const float *inverses(float *squares, const pair_args *a, const hd_lane_p
     float *inverse = squares + PIECES * HD_THREADS;
     HD_UNROLL
     for (int i = 0; i < PIECES; i++) {
-        float sum = 0;
-        HD_UNROLL
-        for (int e = 0; e < 8; e++) {
-            const float value = hd_piece_get(&x[i], e, dtype);
-            sum = hd_fma(value, value, sum);
-        }
-        squares[i * HD_THREADS + HD_THREAD] = sum;
+        squares[i * HD_THREADS + HD_THREAD] = hd_heads_squares(&x[i], dtype);
     }
     hd_sync(); /* all squares are there */
     for (uint32_t v = HD_THREAD; v < PIECES * heads; v += HD_THREADS) {
         const uint32_t i = v / heads;
         const float *from = squares + i * HD_THREADS + (v - i * heads) * a->of_head.d;
-        inverse[v] = hd_rsqrt(hd_fma(sum_of(from, (int32_t)a->of_head.d), a->of.inverse_d, HD_ROWS_EPSILON));
+        inverse[v] = hd_rsqrt(hd_fma(sum_of(from, (int32_t)a->of_head.d), a->as.of.inverse_d, HD_ROWS_EPSILON));
     }
     hd_sync(); /* and all that is made of them */
     return inverse;
@@ -59,24 +50,25 @@ HD_DEV const float *inverses(float *squares, const pair_args *a, const hd_lane_p
 HD_DEV void rotate_pairs(const pair_args *a, int has_weight, heddle_dtype dtype)
 {
     HD_DYNAMIC_SHARED(float, squares);
+    const hd_heads_args *of = &a->as.of;
     const uint32_t r = hd_divide(&a->of_row, HD_THREAD), head = hd_divide(&a->of_head, HD_THREAD);
     const uint32_t row = HD_BLOCK * a->rows_of_block + r, heads = hd_divide(&a->of_head, HD_THREADS);
     const int32_t column = (int32_t)(HD_THREAD - head * a->of_head.d) * 8;
-    const int64_t begin = (row * a->of.row_stride + (int64_t)(HD_THREAD - r * a->of_row.d) * 8) * 2;
+    const int64_t begin = (row * of->row_stride + (int64_t)(HD_THREAD - r * a->of_row.d) * 8) * 2;
     const int is_there = row < a->rows;
     const float *inverse = 0;
     hd_lane_piece x[PIECES];
-    float turn[8] = {0}, weight[8] = {0}, value[8];
-#define AT(i) (((i) / TOGETHER * a->of.second_at + (i) % TOGETHER * (int64_t)a->of_row.d * 8) * 2)
+    float turn[8] = {0}, weight[8] = {0};
+#define AT(i) (((i) / TOGETHER * of->second_at + (i) % TOGETHER * (int64_t)a->of_row.d * 8) * 2)
     HD_UNROLL
     for (int i = 0; i < PIECES; i++) {
         x[i].whole = hd_zero_16();
         if (is_there) {
-            x[i].whole = hd_load_16(a->src + begin + AT(i));
+            x[i].whole = hd_load_16(a->as.src + begin + AT(i));
         }
     }
     if (is_there) {
-        hd_floats_load(turn, a->of.cos_sin + (int64_t)hd_heads_position(&a->of, row) * a->of.d + column, 8, 8, 1);
+        hd_floats_load(turn, of->cos_sin + (int64_t)hd_heads_position(of, row) * of->d + column, 8, 8, 1);
     }
     if (has_weight) {
         inverse = inverses(squares, a, x, dtype);
@@ -84,16 +76,11 @@ HD_DEV void rotate_pairs(const pair_args *a, int has_weight, heddle_dtype dtype)
     HD_UNROLL
     for (int i = 0; i < PIECES && is_there; i++) {
         if (has_weight && i % TOGETHER == 0) {
-            hd_floats_load(weight, a->of.weight[i / TOGETHER] + column, 8, 8, 1);
+            hd_floats_load(weight, of->weight[i / TOGETHER] + column, 8, 8, 1);
         }
         const float by = has_weight ? inverse[i * heads + head] : 1.0f;
-        HD_UNROLL
-        for (int e = 0; e < 8; e++) {
-            value[e] = hd_piece_get(&x[i], e, dtype);
-            value[e] = has_weight ? hd_mul(hd_mul(value[e], by), weight[e]) : value[e];
-        }
-        hd_heads_turn(value, turn, 8, 0);
-        hd_store_16(a->dst + begin + row * a->farther * 2 + AT(i), hd_piece_of(value, dtype).whole);
+        hd_heads_rotate(a->as.dst + begin + row * a->as.farther * 2 + AT(i), &x[i], has_weight ? weight : 0, turn, by,
+                        0, 8, dtype, 1);
     }
 }
 
@@ -120,20 +107,13 @@ int hd_heads_are_pairs(const hd_device_heads *of, const hd_heads_args *a)
            threads_of(of) <= MOST_THREADS;
 }
 
-int hd_heads_pairs_rotate(const hd_device_heads *of, const hd_heads_args *heads, void *dst, const void *src,
-                          void *stream)
+int hd_heads_pairs_rotate(const hd_device_heads *of, const hd_heads_rotation *rotation, void *stream)
 {
     const int64_t of_row = threads_of(of), rows_of_block = of_row < FEW_THREADS ? FEW_THREADS / of_row : 1;
     const unsigned threads = (unsigned)(of_row * rows_of_block);
     const unsigned blocks = (unsigned)((of->rows + rows_of_block - 1) / rows_of_block);
     const int bytes = of->weight != NULL ? PIECES * (int)(threads + threads / (unsigned)(of->d / 8)) * 4 : 0;
-    const pair_args a = {*heads,
-                         (char *)dst,
-                         (const char *)src,
-                         of->to_stride > 0 ? of->to_stride - of->row_stride : 0,
-                         (uint32_t)of->rows,
-                         (uint32_t)rows_of_block,
-                         hd_divisor_of(of_row),
+    const pair_args a = {*rotation, (uint32_t)of->rows, (uint32_t)rows_of_block, hd_divisor_of(of_row),
                          hd_divisor_of(of->d / 8)};
     if (blocks == 0) {
         return 0;

@@ -179,36 +179,27 @@ HD_DEV void hd_tile_store_f32(char *to, int64_t token, int32_t first, int32_t en
     }
 }
 
-/* A kernel for each type and width, a width for each d; of the block's memory that fibres of few tokens take as a whole
- * heads of 72 leave none for 80 columns, and wider ones none at all. */
-#define HD_TILE_NARROW_KERNELS(kernel, name)                                                                           \
-    kernel(name##_bf16_32, HEDDLE_BF16, 32) kernel(name##_bf16_64, HEDDLE_BF16, 64)                                    \
-        kernel(name##_bf16_72, HEDDLE_BF16, 72) kernel(name##_f16_32, HEDDLE_F16, 32)                                  \
-            kernel(name##_f16_64, HEDDLE_F16, 64) kernel(name##_f16_72, HEDDLE_F16, 72)
-#define HD_TILE_NARROW_ADDRESSES(name)                                                                                 \
-    HD_KERNEL_ADDRESS(name##_bf16_32), HD_KERNEL_ADDRESS(name##_bf16_64), HD_KERNEL_ADDRESS(name##_bf16_72),           \
-        HD_KERNEL_ADDRESS(name##_f16_32), HD_KERNEL_ADDRESS(name##_f16_64), HD_KERNEL_ADDRESS(name##_f16_72)
+/* Kernels of both types, and their addresses, for each width; of the block's memory that fibres of few tokens take as a
+ * whole heads of 72 leave none for 80 columns, and wider ones none at all. */
+#define HD_TILE_OF(kernel, name, width)                                                                                \
+    kernel(name##_bf16_##width, HEDDLE_BF16, width) kernel(name##_f16_##width, HEDDLE_F16, width)
 #define HD_TILE_KERNELS(kernel, name)                                                                                  \
-    kernel(name##_bf16_32, HEDDLE_BF16, 32) kernel(name##_bf16_64, HEDDLE_BF16, 64)                                    \
-        kernel(name##_bf16_80, HEDDLE_BF16, 80) kernel(name##_bf16_128, HEDDLE_BF16, 128)                              \
-            kernel(name##_f16_32, HEDDLE_F16, 32) kernel(name##_f16_64, HEDDLE_F16, 64)                                \
-                kernel(name##_f16_80, HEDDLE_F16, 80) kernel(name##_f16_128, HEDDLE_F16, 128)
-#define HD_TILE_ADDRESSES(name)                                                                                        \
-    HD_KERNEL_ADDRESS(name##_bf16_32), HD_KERNEL_ADDRESS(name##_bf16_64), HD_KERNEL_ADDRESS(name##_bf16_80),           \
-        HD_KERNEL_ADDRESS(name##_bf16_128), HD_KERNEL_ADDRESS(name##_f16_32), HD_KERNEL_ADDRESS(name##_f16_64),        \
-        HD_KERNEL_ADDRESS(name##_f16_80), HD_KERNEL_ADDRESS(name##_f16_128)
+    HD_TILE_OF(kernel, name, 32) HD_TILE_OF(kernel, name, 64) HD_TILE_OF(kernel, name, 80) HD_TILE_OF(kernel, name, 128)
+#define HD_TILE_NARROW_KERNELS(kernel, name)                                                                           \
+    HD_TILE_OF(kernel, name, 32) HD_TILE_OF(kernel, name, 64) HD_TILE_OF(kernel, name, 72)
+#define HD_TILE_ADDRESS(name, dtype, width) HD_KERNEL_ADDRESS(name),
+#define HD_TILE_ADDRESSES(name) HD_TILE_KERNELS(HD_TILE_ADDRESS, name)
+#define HD_TILE_NARROW_ADDRESSES(name) HD_TILE_NARROW_KERNELS(HD_TILE_ADDRESS, name)
 
 static const int hd_tile_width[4] = {32, 64, 80, 128}, hd_tile_narrow_width[3] = {32, 64, 72};
 
-/* Which of them a head takes. */
-static inline int hd_tile_width_of(int64_t d)
+/* The first of them that a head fits into. */
+static inline int hd_tile_width_of(const int *width, int64_t d)
 {
-    return d <= 32 ? 32 : d <= 64 ? 64 : d <= 80 ? 80 : 128;
-}
-
-static inline int hd_tile_narrow_width_of(int64_t d)
-{
-    return d <= 32 ? 32 : d <= 64 ? 64 : 72;
+    while (*width < d) {
+        width++;
+    }
+    return *width;
 }
 
 /* Threads for rows of `n`, `wide` times 16 a warp: as many warps as have any, by the whole length, whoever holds how
