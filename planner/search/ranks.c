@@ -36,7 +36,7 @@ typedef struct best_mesh {
     const heddle_plan_options *options;
     int nseats;                  /* of threads, each with prices of its own */
     hd_prices prices[SEATS_MAX]; /* of as many ranks as the candidates have */
-    int ncandidates, capacity, seen, ndue;
+    int ncandidates, capacity, seen;
     candidate *candidate; /* a thread's while it is that one's job */
     pthread_mutex_t lock; /* of all below, while threads search */
     found_mesh best;
@@ -243,24 +243,23 @@ static heddle_status on_due(best_mesh *b, hd_thread_job fn)
     return hd_threads_run(&threads);
 }
 
-/* The first of those that are due is searched, what lies behind all of them is looked at. */
+/* The first of those that are due is searched, the others later; what is not due is looked at. */
 static heddle_status search_or_look(void *ctx, int seat, int64_t job)
 {
     const best_mesh *b = ctx;
-    const int is_due = b->ndue > 0;
-    return is_due && job == 0 ? search(ctx, seat, 0) : look(ctx, seat, job - is_due + b->ndue);
+    return !b->candidate[job].is_due ? look(ctx, seat, job) : job == 0 ? search(ctx, seat, job) : HEDDLE_OK;
 }
 
 /* The first one alone: below what it finds the others are told much faster. In the last group others are looked at
  * meanwhile. */
 static heddle_status search_first(best_mesh *b, int is_last)
 {
-    hd_threads threads = {.name = "hd-plan", .count = b->nseats, .fn = search_or_look, .ctx = b};
-    b->ndue = sort(b);
-    threads.jobs = b->ndue > 0 ? 1 : 0;
-    for (int i = 0; is_last && i < b->ncandidates; i++) {
-        threads.jobs += !b->candidate[i].is_looked_at;
+    const int due = sort(b);
+    int jobs = is_last || due == 0 ? due : 1;
+    while (is_last && jobs < b->ncandidates && !b->candidate[jobs].is_looked_at) {
+        jobs++;
     }
+    const hd_threads threads = {.name = "hd-plan", .count = b->nseats, .jobs = jobs, .fn = search_or_look, .ctx = b};
     return hd_threads_run(&threads);
 }
 
