@@ -13,6 +13,7 @@ from heddle.torch import Attend, Gather, Split
 from heddle.torch.exploring.exploration import Exploration, Module
 from heddle.torch.exploring.flow import Attention, Flow
 from heddle.torch.exploring.probe import Finding
+from heddle.torch.exploring.wide import _without_autocast
 
 WIDTH = 16
 
@@ -264,6 +265,17 @@ def test_autocast_within_a_model_is_off_while_it_is_compared(attend):
         proof = ht.prove(model, without, x, ranks=2)
         assert not proof and "casts to" not in str(proof) and torch.is_autocast_enabled("cpu"), proof
     assert torch.autocast.__enter__ is enter and torch.equal(model(x), wanted)
+
+
+def test_autocast_is_as_it_was_behind_the_last_of_two_that_are_explored_at_once():
+    enter, both = torch.autocast.__enter__, [_without_autocast(), _without_autocast()]
+    for one in both:
+        one.__enter__()
+    for one in both:  # the first one first
+        with torch.autocast("cpu", torch.bfloat16):
+            assert not torch.is_autocast_enabled("cpu")
+        one.__exit__(None, None, None)
+    assert torch.autocast.__enter__ is enter
 
 
 def test_a_model_that_casts_by_itself_is_said_to_round():

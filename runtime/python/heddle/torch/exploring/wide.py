@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, Iterator, Mapping, Tuple
+import threading
+from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 import torch
 
@@ -50,24 +51,36 @@ def _enters_autocast(kind: type) -> bool:
     return any("autocast" in name for code in codes if code is not None for name in (code.co_name, *code.co_names))
 
 
+_offs: List[None] = []  #: as many as are entered, which threads leave in any order
+_offs_change = threading.Lock()
+_enter = torch.autocast.__enter__
+
+
+def _enter_off(self: Any) -> Any:
+    was, self._enabled = self._enabled, False  # a decorator's is entered again and again
+    try:
+        return _enter(self)
+    finally:
+        self._enabled = was
+
+
 @contextlib.contextmanager
 def _without_autocast() -> Iterator[None]:
-    """Within it is off, whoever enters it."""
-    enter = torch.autocast.__enter__
-
-    def enter_off(self: Any) -> Any:
-        was, self._enabled = self._enabled, False  # a decorator's is entered again and again
-        try:
-            return enter(self)
-        finally:
-            self._enabled = was
+    """Within it is off, whoever enters it: ranks of a proof are threads."""
     with contextlib.ExitStack() as stack:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
-        setattr(torch.autocast, "__enter__", enter_off)
-        stack.callback(setattr, torch.autocast, "__enter__", enter)
-        yield
+        with _offs_change:
+            _offs.append(None)
+            setattr(torch.autocast, "__enter__", _enter_off)
+        try:
+            yield
+        finally:
+            with _offs_change:
+                _offs.pop()
+                if not _offs:
+                    setattr(torch.autocast, "__enter__", _enter)
 
 
 def _halves(model: torch.nn.Module, args: Any, kwargs: Any) -> Halves:
